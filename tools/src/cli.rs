@@ -2,7 +2,10 @@
 //! and the messages about unreadable processes.
 #![allow(dead_code, reason = "no tool needs all of it")]
 use ofi_stats::bounds::{LeftOut, LookBounds};
-use ofi_stats::layout::{EndpointStats, LATENCY_CLASSES, PeerStats, PendingOpStats, latency_below};
+use ofi_stats::layout::{
+    ENDPOINT_COUNTERS, EndpointStats, LATENCY_CLASSES, PEER_COUNTERS, PeerStats, PendingOpStats,
+    latency_below,
+};
 use ofi_stats::read::{self, StatsPage, StatsProcess, StatsReadError};
 use ofi_stats::show::{address, json, kind, link, secrecy, short, state};
 use std::collections::HashMap;
@@ -269,25 +272,15 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 fn peer_json(peer: &PeerStats) -> String {
-    object(&[
+    let mut fields = vec![
         ("address", json(&address(&peer.address))),
         ("fi_addr", (peer.name as i64).to_string()),
         ("state", json(state(peer))),
         ("link", json(link(peer))),
         ("secrecy", json(secrecy(peer))),
-        ("since", peer.since.to_string()),
-        ("moved", peer.moved.to_string()),
-        ("sent", peer.sent.to_string()),
-        ("sent_bytes", peer.sent_bytes.to_string()),
-        ("received", peer.received.to_string()),
-        ("received_bytes", peer.received_bytes.to_string()),
-        ("unsent", peer.unsent.to_string()),
-        ("unsent_bytes", peer.unsent_bytes.to_string()),
-        ("unacknowledged", peer.unacknowledged.to_string()),
-        ("announced", peer.announced.to_string()),
-        ("unanswered", peer.unanswered.to_string()),
-        ("incomplete", peer.incomplete.to_string()),
-    ])
+    ];
+    fields.extend(PEER_COUNTERS.iter().map(|one| (one.name, (one.value)(peer).to_string())));
+    object(&fields)
 }
 
 /// Returns a waiting receive or message as JSON, or `None` for a free entry.
@@ -304,33 +297,24 @@ fn waiting_json(waiting: &PendingOpStats) -> Option<String> {
 }
 
 fn endpoint_json(page: &StatsPage, endpoint: &EndpointStats) -> String {
-    let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
-    let pair = |[first, second]: [u64; 2]| format!("[{first},{second}]");
+    let passed = page.passed(endpoint);
     let errors = endpoint.errors.iter().filter(|error| error.count > 0);
-    object(&[
+    let mut fields = vec![
         ("address", json(&address(&endpoint.address))),
         ("kind", json(kind(endpoint.kind))),
         ("serves", (endpoint.serves != 0).to_string()),
-        ("written", endpoint.written.to_string()),
-        ("turns", endpoint.turns.to_string()),
-        ("asleep", endpoint.asleep.to_string()),
-        ("sent", sent.to_string()),
-        ("sent_bytes", sent_bytes.to_string()),
-        ("received", received.to_string()),
-        ("received_bytes", received_bytes.to_string()),
-        ("posted", pair(endpoint.posted)),
-        ("unexpected", pair(endpoint.unexpected)),
-        ("unexpected_bytes", endpoint.unexpected_bytes.to_string()),
-        ("in_flight", endpoint.in_flight.to_string()),
-        ("tx_queue", pair([endpoint.tx_queue, endpoint.tx_queue_size])),
-        ("rx_queue", pair([endpoint.rx_queue, endpoint.rx_queue_size])),
-        ("lost", endpoint.lost[0].to_string()),
+    ];
+    fields.extend(
+        ENDPOINT_COUNTERS.iter().map(|one| (one.name, (one.value)(endpoint, passed).json())),
+    );
+    fields.extend([
         ("latency", list(endpoint.latency.iter().map(u64::to_string))),
         ("receives", list(endpoint.receives.iter().filter_map(waiting_json))),
         ("messages", list(endpoint.messages.iter().filter_map(waiting_json))),
-        ("errors", list(errors.map(|error| pair([error.code, error.count])))),
+        ("errors", list(errors.map(|error| format!("[{},{}]", error.code, error.count)))),
         ("peers", list(page.peers_of(endpoint).iter().map(peer_json))),
-    ])
+    ]);
+    object(&fields)
 }
 
 /// Processes in JSON.

@@ -6,7 +6,7 @@ use cli::{
     process_labels, processes_json, quantile, table,
 };
 use ofi_stats::doctor::by_pid;
-use ofi_stats::layout::{EndpointStats, PeerStats, latency_below};
+use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
 use ofi_stats::read::{StatsPage, StatsProcess};
 use ofi_stats::show::{address, json, link, receive, secrecy, short, state, time};
 use std::collections::{HashMap, HashSet};
@@ -458,28 +458,13 @@ impl TopChoice {
 
 /// The counters, as Prometheus' textfile collector takes them.
 fn metrics(looked: &LookedAt) -> String {
-    type Value = fn(&StatsPage, &EndpointStats) -> u64;
-    let known: [(&str, &str, &str, Value); 9] = [
-        ("sent_messages_total", "counter", "Messages sent", |page, ep| page.passed(ep)[0]),
-        ("sent_bytes_total", "counter", "Bytes sent", |page, ep| page.passed(ep)[1]),
-        ("received_messages_total", "counter", "Messages received", |page, ep| page.passed(ep)[2]),
-        ("received_bytes_total", "counter", "Bytes received", |page, ep| page.passed(ep)[3]),
-        ("posted_receives", "gauge", "Receives that wait", |_, ep| {
-            ep.posted[0].saturating_add(ep.posted[1])
-        }),
-        ("unexpected_messages", "gauge", "Messages that came before their receive", |_, ep| {
-            ep.unexpected[0].saturating_add(ep.unexpected[1])
-        }),
-        ("in_flight", "gauge", "Operations that are not complete", |_, ep| ep.in_flight),
-        ("unread_completions", "gauge", "Unread entries of the receive queue", |_, ep| ep.rx_queue),
-        ("lost_connections_total", "counter", "Connections that were lost", |_, ep| ep.lost[0]),
-    ];
     let mut text = String::new();
     let series = series(&looked.processes);
-    for (name, of, help, value) in known {
-        let _ = writeln!(text, "# HELP libfabric_{name} {help}\n# TYPE libfabric_{name} {of}");
+    for counter in ENDPOINT_COUNTERS {
+        let Some(Metric { name, kind, help }) = &counter.metric else { continue };
+        let _ = writeln!(text, "# HELP libfabric_{name} {help}\n# TYPE libfabric_{name} {kind}");
         for (labels, page, endpoint) in &series {
-            let value = value(page, endpoint);
+            let value = (counter.value)(endpoint, page.passed(endpoint)).total();
             let _ = writeln!(text, "libfabric_{name}{{{labels}}} {value}");
         }
     }

@@ -126,7 +126,7 @@ impl ProcessBounds {
         LookBounds::default().begin(0)
     }
 
-    /// The same without a limit of time, which tests on a busy machine would reach.
+    /// The same without a limit of time, for tests on a busy machine.
     #[cfg(test)]
     pub(crate) fn untimed() -> Self {
         let mut bounds = Self::alone();

@@ -312,6 +312,161 @@ record! {
     spare: [u64; 4],
 }
 
+/// Value of a counter, of one or two numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CounterValue {
+    /// One number.
+    Single(u64),
+    /// Numbers of untagged and of tagged operations.
+    UntaggedTagged([u64; 2]),
+    /// Used entries of a queue, and its size.
+    UsedSize([u64; 2]),
+}
+
+impl CounterValue {
+    /// Returns the value as JSON: a number, or an array of two.
+    pub fn json(self) -> String {
+        match self {
+            Self::Single(number) => number.to_string(),
+            Self::UntaggedTagged([first, second]) | Self::UsedSize([first, second]) => {
+                format!("[{first},{second}]")
+            }
+        }
+    }
+
+    /// Returns the value as one number: of operations the sum, of a queue the used entries.
+    pub fn total(self) -> u64 {
+        match self {
+            Self::Single(number) | Self::UsedSize([number, _]) => number,
+            Self::UntaggedTagged([first, second]) => first.saturating_add(second),
+        }
+    }
+}
+
+/// Name and description of a counter in the metrics of fi_top(1).
+#[derive(Debug)]
+pub struct Metric {
+    /// Name without the prefix `libfabric_`.
+    pub name: &'static str,
+    /// Type of Prometheus: `counter` or `gauge`.
+    pub kind: &'static str,
+    /// Description.
+    pub help: &'static str,
+}
+
+/// Counter of an endpoint's record, as the tools show it.
+#[derive(Debug)]
+pub struct EndpointCounter {
+    /// Name in JSON.
+    pub name: &'static str,
+    /// Description of the metric, if it is one.
+    pub metric: Option<Metric>,
+    /// Returns the value. The numbers are the messages and bytes sent, and those received, of all
+    /// connections.
+    pub value: fn(&EndpointStats, [u64; 4]) -> CounterValue,
+}
+
+/// Counter of a peer's record, as the tools show it.
+#[derive(Debug)]
+pub struct PeerCounter {
+    /// Name in JSON.
+    pub name: &'static str,
+    /// Returns the value.
+    pub value: fn(&PeerStats) -> u64,
+}
+
+/// Counters of endpoints, in the order of fi_top's JSON and metrics.
+pub const ENDPOINT_COUNTERS: &[EndpointCounter] = {
+    use CounterValue::{Single, UntaggedTagged, UsedSize};
+    type Value = fn(&EndpointStats, [u64; 4]) -> CounterValue;
+    const fn without_metric(name: &'static str, value: Value) -> EndpointCounter {
+        EndpointCounter { name, metric: None, value }
+    }
+    const fn with_metric(
+        name: &'static str,
+        metric: &'static str,
+        kind: &'static str,
+        help: &'static str,
+        value: Value,
+    ) -> EndpointCounter {
+        EndpointCounter { name, metric: Some(Metric { name: metric, kind, help }), value }
+    }
+    &[
+        without_metric("written", |ep, _| Single(ep.written)),
+        without_metric("turns", |ep, _| Single(ep.turns)),
+        without_metric("asleep", |ep, _| Single(ep.asleep)),
+        with_metric("sent", "sent_messages_total", "counter", "Messages sent", |_, passed| {
+            Single(passed[0])
+        }),
+        with_metric("sent_bytes", "sent_bytes_total", "counter", "Bytes sent", |_, passed| {
+            Single(passed[1])
+        }),
+        with_metric(
+            "received",
+            "received_messages_total",
+            "counter",
+            "Messages received",
+            |_, passed| Single(passed[2]),
+        ),
+        with_metric(
+            "received_bytes",
+            "received_bytes_total",
+            "counter",
+            "Bytes received",
+            |_, passed| Single(passed[3]),
+        ),
+        with_metric("posted", "posted_receives", "gauge", "Receives that wait", |ep, _| {
+            UntaggedTagged(ep.posted)
+        }),
+        with_metric(
+            "unexpected",
+            "unexpected_messages",
+            "gauge",
+            "Messages that came before their receive",
+            |ep, _| UntaggedTagged(ep.unexpected),
+        ),
+        without_metric("unexpected_bytes", |ep, _| Single(ep.unexpected_bytes)),
+        with_metric(
+            "in_flight",
+            "in_flight",
+            "gauge",
+            "Operations that are not complete",
+            |ep, _| Single(ep.in_flight),
+        ),
+        without_metric("tx_queue", |ep, _| UsedSize([ep.tx_queue, ep.tx_queue_size])),
+        with_metric(
+            "rx_queue",
+            "unread_completions",
+            "gauge",
+            "Unread entries of the receive queue",
+            |ep, _| UsedSize([ep.rx_queue, ep.rx_queue_size]),
+        ),
+        with_metric(
+            "lost",
+            "lost_connections_total",
+            "counter",
+            "Connections that were lost",
+            |ep, _| Single(ep.lost[0]),
+        ),
+    ]
+};
+
+/// Counters of peers, in the order of fi_top's JSON.
+pub const PEER_COUNTERS: &[PeerCounter] = &[
+    PeerCounter { name: "since", value: |peer| peer.since },
+    PeerCounter { name: "moved", value: |peer| peer.moved },
+    PeerCounter { name: "sent", value: |peer| peer.sent },
+    PeerCounter { name: "sent_bytes", value: |peer| peer.sent_bytes },
+    PeerCounter { name: "received", value: |peer| peer.received },
+    PeerCounter { name: "received_bytes", value: |peer| peer.received_bytes },
+    PeerCounter { name: "unsent", value: |peer| peer.unsent },
+    PeerCounter { name: "unsent_bytes", value: |peer| peer.unsent_bytes },
+    PeerCounter { name: "unacknowledged", value: |peer| peer.unacknowledged },
+    PeerCounter { name: "announced", value: |peer| peer.announced },
+    PeerCounter { name: "unanswered", value: |peer| peer.unanswered },
+    PeerCounter { name: "incomplete", value: |peer| peer.incomplete },
+];
+
 /// No `fi_addr_t`: any sender, or one without a name.
 pub const ANY: u64 = u64::MAX;
 
@@ -427,6 +582,30 @@ mod tests {
         assert_eq!(words_text(&text_words::<1>("abcdefghij")), "abcdefgh");
         assert_eq!(words_text(&text_words::<1>("abcdefgä")), "abcdefg");
         assert_eq!(words_text(&[u64::from_ne_bytes(*b"a\x1b[2J\n\xffz")]), "a?[2J??z");
+    }
+
+    #[test]
+    fn counter_has_a_json_form_and_a_single_number() {
+        let pair = CounterValue::UntaggedTagged([2, 3]);
+        assert_eq!((pair.json().as_str(), pair.total()), ("[2,3]", 5));
+        let queue = CounterValue::UsedSize([2, 1024]);
+        assert_eq!((queue.json().as_str(), queue.total()), ("[2,1024]", 2));
+        assert_eq!(CounterValue::UntaggedTagged([u64::MAX, 1]).total(), u64::MAX);
+    }
+
+    #[test]
+    fn names_of_counters_are_unique() {
+        let names = ENDPOINT_COUNTERS.iter().map(|counter| counter.name);
+        let metrics = ENDPOINT_COUNTERS.iter().filter_map(|counter| counter.metric.as_ref());
+        let peers = PEER_COUNTERS.iter().map(|counter| counter.name);
+        for names in [
+            names.collect::<Vec<_>>(),
+            metrics.map(|metric| metric.name).collect(),
+            peers.collect(),
+        ] {
+            let unique: std::collections::BTreeSet<_> = names.iter().collect();
+            assert_eq!(unique.len(), names.len());
+        }
     }
 
     #[test]
