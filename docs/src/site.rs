@@ -43,6 +43,8 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
             ("docs/unsafe-code.md", "Modules with unsafe code"),
             ("docs/conformance.md", "Conformance"),
             ("docs/new-provider.md", "A new provider"),
+            ("docs/adding-a-flag.md", "Adding a capability flag"),
+            ("docs/adding-a-counter.md", "Adding a counter"),
             ("docs/packaging.md", "Packages and releases"),
             ("CHANGELOG.md", "Changes"),
         ],
