@@ -147,8 +147,11 @@ hangs: local ## docs/hangs.md, from jobs that hang
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/mpi_doctor
 
+# the parts of the ABI's module, which cargo fmt does not reach
+ABI := $(filter-out %/mod.rs,$(wildcard src/abi/*.rs))
 fmt: ## format the Rust sources
 	$(CARGO) fmt --all
+	rustfmt --edition 2024 $(ABI)
 
 TYPOS := $(or $(shell command -v typos),out/typos/bin/typos)
 out/typos/bin/typos:
@@ -156,6 +159,7 @@ out/typos/bin/typos:
 
 lint: $(TYPOS) ## formatting, clippy and words (typos.toml), warnings are errors
 	$(CARGO) fmt --all --check
+	rustfmt --edition 2024 --check $(ABI)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(TYPOS) --config typos.toml
 

@@ -1,7 +1,7 @@
 //! Generates `include/rdma/**.h` from `src/abi`, `include/kfi/*.h` from those, and the rows of the
 //! ABI test.
 //!
-//! One module of `src/abi` is one header. cbindgen writes the types and the prototypes. This file
+//! One file of `src/abi` is one header, and two are `fabric.h`. cbindgen writes the types and the prototypes. This file
 //! writes the constants (cbindgen cannot give them C's types), the unnamed enums (`unnamed_enum!`)
 //! and the inline calls (from the list in `src/abi/calls.rs`). Elements inexpressible in Rust -
 //! function-like macros, inlines doing more than a jump through a table - are C text in
@@ -174,11 +174,19 @@ struct Module {
     pointees: BTreeMap<(String, String), String>,
 }
 
+/// Returns the files with the declarations of a header.
+fn sources(name: &str) -> Vec<String> {
+    let parts: &[&str] = if name == "fabric" { &["fabric", "fabric_types"] } else { &[name] };
+    parts.iter().map(|part| format!("src/abi/{part}.rs")).collect()
+}
+
 impl Module {
     fn parse(name: &str) -> Self {
-        let source = fs::read_to_string(format!("src/abi/{name}.rs")).unwrap();
         let mut module = Self::default();
-        module.visit_file(&syn::parse_file(&source).unwrap());
+        for path in sources(name) {
+            let source = fs::read_to_string(path).unwrap();
+            module.visit_file(&syn::parse_file(&source).unwrap());
+        }
         module
     }
 }
@@ -511,12 +519,12 @@ fn declarations(name: &str, modules: &BTreeMap<&str, Module>) -> String {
     }
 
     let mut text = Vec::new();
-    cbindgen::Builder::new()
-        .with_config(config)
-        .with_src("src/abi/enums.rs")
-        .with_src(Path::new("src/abi").join(format!("{name}.rs")))
+    let builder = cbindgen::Builder::new().with_config(config).with_src("src/abi/enums.rs");
+    sources(name)
+        .iter()
+        .fold(builder, cbindgen::Builder::with_src)
         .generate()
-        .unwrap_or_else(|error| panic!("cbindgen on src/abi/{name}.rs: {error}"))
+        .unwrap_or_else(|error| panic!("cbindgen on the files of {name}: {error}"))
         .write(&mut text);
     let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
     let text = inline_unions(text, own);

@@ -64,22 +64,13 @@ macro_rules! c_enums {
     ($($ty:ty),+ $(,)?) => {$(
         impl From<$ty> for c_enum<$ty> {
             fn from(value: $ty) -> Self {
-                Self::from_raw(value as c_uint)
+                Self::from_raw(value as ::core::ffi::c_uint)
             }
         }
         impl PartialEq<$ty> for c_enum<$ty> {
             fn eq(&self, other: &$ty) -> bool {
-                self.0 == *other as c_uint
+                self.raw() == *other as ::core::ffi::c_uint
             }
         }
     )+};
-}
-
-c_enums! {
-    super::fi_av_type, super::fi_bus_type, super::fi_cntr_events, super::fi_collective_op,
-    super::fi_cq_format, super::fi_cq_wait_cond, super::fi_datatype, super::fi_ep_type,
-    super::fi_hmem_iface, super::fi_link_state, super::fi_log_level, super::fi_log_subsys,
-    super::fi_op, super::fi_op_type, super::fi_param_type, super::fi_profile_type,
-    super::fi_progress, super::fi_resource_mgmt, super::fi_threading, super::fi_trigger_event,
-    super::fi_type, super::fi_wait_obj, super::fi_xpu_provider,
 }

@@ -1,12 +1,4 @@
-//! `rdma/fi_atomic.h`: Atomic transfers (fi_atomic(3)).
-
-use super::c_enum;
-use super::fabric::{fi_addr_t, fi_ioc};
-use super::fi_domain::{fi_datatype, fi_op};
-use super::fi_endpoint::fid_ep;
-use super::fi_rma::fi_rma_ioc;
-use core::ffi::{c_int, c_void};
-use libc::ssize_t;
+// `rdma/fi_atomic.h`: Atomic transfers (fi_atomic(3)).
 
 /// Asks about fetching atomics.
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;

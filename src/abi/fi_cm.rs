@@ -1,8 +1,4 @@
-//! `rdma/fi_cm.h`: Connection management (fi_cm(3)).
-
-use super::fabric::{fi_addr_t, fid, fid_t};
-use super::fi_endpoint::{fid_ep, fid_pep};
-use core::ffi::{c_int, c_void};
+// `rdma/fi_cm.h`: Connection management (fi_cm(3)).
 
 /// Multicast or collective group joined by an endpoint (fi_cm(3)).
 #[repr(C)]

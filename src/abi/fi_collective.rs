@@ -1,12 +1,4 @@
-//! `rdma/fi_collective.h`: Collective operations (fi_collective(3)).
-
-use super::c_enum;
-use super::fabric::{fi_addr_t, fi_ioc, fid};
-use super::fi_atomic::fi_atomic_attr;
-use super::fi_domain::{fi_collective_op, fi_datatype, fi_op};
-use super::fi_endpoint::fid_ep;
-use core::ffi::{c_int, c_void};
-use libc::ssize_t;
+// `rdma/fi_collective.h`: Collective operations (fi_collective(3)).
 
 /// Calls of an address vector set (fi_av_set(3)).
 #[repr(C)]

@@ -1,14 +1,4 @@
-//! `rdma/fi_domain.h`: Domains, address vectors and memory regions (fi_domain(3), fi_av(3), fi_mr(3)).
-
-use super::c_enum;
-use super::fabric::{fi_addr_t, fi_av_type, fi_info, fi_rx_attr, fi_tx_attr, fid};
-use super::fi_atomic::fi_atomic_attr;
-use super::fi_collective::{fi_collective_attr, fid_av_set};
-use super::fi_endpoint::{fid_ep, fid_stx};
-use super::fi_eq::{fi_cntr_attr, fi_cq_attr, fi_poll_attr, fid_cntr, fid_cq, fid_poll};
-use super::fi_xpu::{fi_xpu_attr, fid_xpu_ctx};
-use core::ffi::{c_char, c_int, c_void};
-use libc::{iovec, ssize_t};
+// `rdma/fi_domain.h`: Domains, address vectors and memory regions (fi_domain(3), fi_av(3), fi_mr(3)).
 
 /// Name of fi_hmem_override_ops for fi_set_ops.
 pub const FI_SET_OPS_HMEM_OVERRIDE: &core::ffi::CStr = c"hmem_override_ops";

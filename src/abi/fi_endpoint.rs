@@ -1,14 +1,4 @@
-//! `rdma/fi_endpoint.h`: Endpoints and message transfers (fi_endpoint(3), fi_msg(3)).
-
-use super::fabric::{fi_addr_t, fi_rx_attr, fi_tx_attr, fid, fid_t};
-use super::fi_atomic::fi_ops_atomic;
-use super::fi_cm::fi_ops_cm;
-use super::fi_collective::fi_ops_collective;
-use super::fi_rma::fi_ops_rma;
-use super::fi_tagged::fi_ops_tagged;
-use super::fi_xpu::fid_xpu_ep;
-use core::ffi::{c_int, c_void};
-use libc::{iovec, ssize_t};
+// `rdma/fi_endpoint.h`: Endpoints and message transfers (fi_endpoint(3), fi_msg(3)).
 
 unnamed_enum! {
     /// Levels of the options of endpoints (fi_endpoint(3)).

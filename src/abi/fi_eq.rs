@@ -1,10 +1,4 @@
-//! `rdma/fi_eq.h`: Event queues, completion queues, counters, wait and poll sets (fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3)).
-
-use super::c_enum;
-use super::fabric::{fi_addr_t, fi_info, fid, fid_t};
-use super::fi_xpu::{fid_xpu_cntr, fid_xpu_cq, fid_xpu_ctx};
-use core::ffi::{c_char, c_int, c_void};
-use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
+// `rdma/fi_eq.h`: Event queues, completion queues, counters, wait and poll sets (fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3)).
 
 unnamed_enum! {
     /// Events of an event queue (fi_eq(3)).

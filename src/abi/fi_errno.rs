@@ -1,6 +1,4 @@
-//! `rdma/fi_errno.h`: Error codes (fi_errno(3)).
-
-use core::ffi::{c_char, c_int};
+// `rdma/fi_errno.h`: Error codes (fi_errno(3)).
 
 // Codes that are the platform's own.
 pub const FI_SUCCESS: c_int = 0;

@@ -1,10 +1,4 @@
-//! `rdma/fi_ext.h`: Exporting and importing objects.
-
-use super::c_enum;
-use super::fabric::fid;
-use super::fi_log::{fi_log_level, fi_log_subsys};
-use super::fi_prov::fi_provider;
-use core::ffi::{c_char, c_int, c_void};
+// `rdma/fi_ext.h`: Exporting and importing objects.
 
 /// Start of efa's own values.
 pub const FI_PROV_SPECIFIC_EFA: c_int = 0xefa0000;

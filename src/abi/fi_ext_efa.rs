@@ -1,11 +1,5 @@
-//! `rdma/fi_ext_efa.h`: extensions of the provider efa beyond the API. This library has no efa;
-//! programs using another's plug-in (docs/foreign-plug-ins.md) compile with these.
-
-use super::fabric::fi_addr_t;
-use super::fi_domain::{fid_domain, fid_mr};
-use super::fi_endpoint::fid_ep;
-use super::fi_eq::{fi_cntr_attr, fi_cq_attr, fid_cntr, fid_cq};
-use core::ffi::{CStr, c_char, c_int, c_void};
+// `rdma/fi_ext_efa.h`: extensions of the provider efa beyond the API. This library has no efa;
+// programs using another's plug-in (docs/foreign-plug-ins.md) compile with these.
 
 /// Name of a `fi_efa_ops_domain`, for `fi_open_ops` on a domain.
 pub const FI_EFA_DOMAIN_OPS: &CStr = c"efa domain ops";

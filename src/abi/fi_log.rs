@@ -1,8 +1,4 @@
-//! `rdma/providers/fi_log.h`: Logging, as providers call it (fi_provider(7)).
-
-use super::c_enum;
-use super::fi_prov::fi_provider;
-use core::ffi::{c_char, c_int};
+// `rdma/providers/fi_log.h`: Logging, as providers call it (fi_provider(7)).
 
 /// The number of log levels, as programs written for 1.x count them.
 pub const FI_LOG_MAX: c_int = 4;

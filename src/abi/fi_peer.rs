@@ -1,11 +1,4 @@
-//! `rdma/providers/fi_peer.h`: The peer provider interface (fi_peer(3)).
-
-use super::fabric::{fi_addr_t, fi_info, fid};
-use super::fi_domain::{fi_av_attr, fid_domain};
-use super::fi_endpoint::fid_ep;
-use super::fi_eq::{fi_cq_err_entry, fi_cq_tagged_entry, fid_eq};
-use core::ffi::{c_int, c_void};
-use libc::{iovec, ssize_t};
+// `rdma/providers/fi_peer.h`: The peer provider interface (fi_peer(3)).
 
 /// Calls of the owner of a shared address vector (fi_peer(3)).
 #[repr(C)]

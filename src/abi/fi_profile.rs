@@ -1,10 +1,4 @@
-//! `rdma/fi_profile.h`: Profiling (fi_profile(3)).
-
-use super::c_enum;
-use super::fabric::{fi_type, fid};
-use super::fi_domain::fi_datatype;
-use core::ffi::{c_char, c_int, c_void};
-use libc::ssize_t;
+// `rdma/fi_profile.h`: Profiling (fi_profile(3)).
 
 unnamed_enum! {
     /// Common variables of providers (fi_profile(3)).

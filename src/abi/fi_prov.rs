@@ -1,8 +1,4 @@
-//! `rdma/providers/fi_prov.h`: The plug-in entry point (fi_provider(7)).
-
-use super::c_enum;
-use super::fabric::{fi_context, fi_fabric_attr, fi_info, fi_param_type, fid_fabric};
-use core::ffi::{c_char, c_int, c_void};
+// `rdma/providers/fi_prov.h`: The plug-in entry point (fi_provider(7)).
 
 /// End of a plug-in's file name, with the platform's own ending.
 pub const FI_LIB_EXTENSION: &core::ffi::CStr = c"fi";

@@ -1,9 +1,4 @@
-//! `rdma/fi_rma.h`: Remote memory access (fi_rma(3)).
-
-use super::fabric::fi_addr_t;
-use super::fi_endpoint::fid_ep;
-use core::ffi::c_void;
-use libc::{iovec, ssize_t};
+// `rdma/fi_rma.h`: Remote memory access (fi_rma(3)).
 
 /// Remote memory: address or offset, length in bytes, key (fi_rma(3)).
 #[repr(C)]

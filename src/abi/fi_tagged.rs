@@ -1,9 +1,4 @@
-//! `rdma/fi_tagged.h`: Tagged transfers (fi_tagged(3)).
-
-use super::fabric::fi_addr_t;
-use super::fi_endpoint::fid_ep;
-use core::ffi::c_void;
-use libc::{iovec, ssize_t};
+// `rdma/fi_tagged.h`: Tagged transfers (fi_tagged(3)).
 
 /// Ignores the tag of a tag of format FI_TAG_MPI.
 pub const FI_MPI_IGNORE_TAG: u64 = 0xffffffff;

@@ -1,14 +1,4 @@
-//! `rdma/fi_trigger.h`: Triggered and deferred operations (fi_trigger(3)).
-
-use super::c_enum;
-use super::fabric::fi_context2;
-use super::fi_atomic::{fi_msg_atomic, fi_msg_compare, fi_msg_fetch};
-use super::fi_domain::{fi_datatype, fi_hmem_iface};
-use super::fi_endpoint::{fi_msg, fid_ep};
-use super::fi_eq::fid_cntr;
-use super::fi_rma::fi_msg_rma;
-use super::fi_tagged::fi_msg_tagged;
-use core::ffi::{c_int, c_void};
+// `rdma/fi_trigger.h`: Triggered and deferred operations (fi_trigger(3)).
 
 /// Trigger of a triggered operation (fi_trigger(3)).
 #[repr(C)]

@@ -1,9 +1,4 @@
-//! `rdma/fi_xpu.h`: Accelerator-side contexts.
-
-use super::c_enum;
-use super::fabric::fid;
-use super::fi_domain::fi_hmem_iface;
-use core::ffi::{c_int, c_void};
+// `rdma/fi_xpu.h`: Accelerator-side contexts.
 
 // Flags of fi_xpu_ops, and capabilities of a context.
 pub const FI_XPU_ALLOC_DMABUF: u64 = 1 << 0;

@@ -1,5 +1,9 @@
-//! The C ABI and nothing else: one module per public header, in C's own names. `build.rs` turns
-//! each module into `include/rdma/<module>.h`.
+//! The C ABI and nothing else: one file per public header, in C's own names. `build.rs` turns each
+//! file into `include/rdma/<file>.h`.
+//!
+//! C has one namespace for the types of all headers, and its structures point to each other across
+//! headers (a `fid_ep` to the tables of `fi_rma.h`, with calls on a `fid_ep`). So the files
+//! are parts of this one module.
 //!
 //! Structures carry raw pointers and are exactly the ones passed by a C caller; their safe views
 //! are in [`crate::info`] and in `ofi_provider::api`.
@@ -9,42 +13,38 @@
 mod calls;
 #[macro_use]
 mod enums;
-pub mod fabric;
-pub mod fi_atomic;
-pub mod fi_cm;
-pub mod fi_collective;
-pub mod fi_domain;
-pub mod fi_endpoint;
-pub mod fi_eq;
-pub mod fi_errno;
-pub mod fi_ext;
-pub mod fi_ext_efa;
-pub mod fi_log;
-pub mod fi_peer;
-pub mod fi_profile;
-pub mod fi_prov;
-pub mod fi_rma;
-pub mod fi_tagged;
-pub mod fi_trigger;
-pub mod fi_xpu;
-pub mod fi_xpu_device;
 
 pub use enums::c_enum;
-pub use fabric::*;
-pub use fi_atomic::*;
-pub use fi_cm::*;
-pub use fi_collective::*;
-pub use fi_domain::*;
-pub use fi_endpoint::*;
-pub use fi_eq::*;
-pub use fi_errno::*;
-pub use fi_ext::*;
-pub use fi_ext_efa::*;
-pub use fi_log::*;
-pub use fi_peer::*;
-pub use fi_profile::*;
-pub use fi_prov::*;
-pub use fi_rma::*;
-pub use fi_tagged::*;
-pub use fi_trigger::*;
-pub use fi_xpu::*;
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use libc::{iovec, pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
+
+include!("fabric.rs");
+include!("fabric_types.rs");
+include!("fi_atomic.rs");
+include!("fi_cm.rs");
+include!("fi_collective.rs");
+include!("fi_domain.rs");
+include!("fi_endpoint.rs");
+include!("fi_eq.rs");
+include!("fi_errno.rs");
+include!("fi_ext.rs");
+include!("fi_ext_efa.rs");
+include!("fi_log.rs");
+include!("fi_peer.rs");
+include!("fi_profile.rs");
+include!("fi_prov.rs");
+include!("fi_rma.rs");
+include!("fi_tagged.rs");
+include!("fi_trigger.rs");
+include!("fi_xpu.rs");
+include!("fi_xpu_device.rs");
+
+c_enums! {
+    fi_av_type, fi_bus_type, fi_cntr_events, fi_collective_op,
+    fi_cq_format, fi_cq_wait_cond, fi_datatype, fi_ep_type,
+    fi_hmem_iface, fi_link_state, fi_log_level, fi_log_subsys,
+    fi_op, fi_op_type, fi_param_type, fi_profile_type,
+    fi_progress, fi_resource_mgmt, fi_threading, fi_trigger_event,
+    fi_type, fi_wait_obj, fi_xpu_provider,
+}
