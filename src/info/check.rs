@@ -4,7 +4,9 @@
 //! application's info from a matching offer.
 use crate::abi::*;
 use crate::error::Result;
-use crate::info::{InfoBuf, InfoRef, tostr, version};
+use crate::info::owned::{InfoBuf, InfoRef};
+use crate::info::tostr;
+use crate::info::version::version;
 use core::ffi::c_int;
 use core::fmt;
 

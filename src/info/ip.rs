@@ -3,10 +3,10 @@ use crate::abi::{
     FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOURCE,
 };
 use crate::error::{Error, Result};
-use crate::info::check::fit_comm_caps;
-use crate::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, addr, alter, check, tostr,
-};
+use crate::info::check::{ProviderOffer, alter, check, fit_comm_caps};
+use crate::info::owned::{InfoBuf, InfoChain, InfoRef};
+use crate::info::query::InfoQuery;
+use crate::info::{addr, tostr};
 use core::ffi::{CStr, c_int};
 use core::ptr;
 use std::ffi::CString;

@@ -27,6 +27,7 @@ mod owned;
 mod query;
 #[allow(unsafe_code)]
 pub mod tostr;
+mod version;
 
 pub use check::{
     ASKED_DOMAIN_CAPS, EndpointLimits, HintsMismatch, ProviderOffer, alter, check, usual_domain,
@@ -36,11 +37,7 @@ pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{ApiLevel, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 pub use query::InfoQuery;
-
-/// `FI_VERSION(major, minor)` (fi_version(3)).
-pub const fn version(major: u32, minor: u32) -> u32 {
-    (major << 16) | minor
-}
+pub use version::{API_VERSION, PROV_VERSION, version};
 
 /// Internal flag of fi_getinfo in addition to the ones of the API: the caller is a utility
 /// provider, not an application. The library accepts these four from providers.
@@ -59,13 +56,3 @@ const _: () = {
     let own = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLOAD_PROV_ONLY;
     assert!(public & own == 0 && own.count_ones() == 4);
 };
-
-/// Version of the API described by [`crate::abi`].
-pub const API_VERSION: u32 =
-    version(crate::abi::FI_MAJOR_VERSION as u32, crate::abi::FI_MINOR_VERSION as u32);
-
-/// Version reported by providers of this release, 206.0 for 2.6.
-pub const PROV_VERSION: u32 = version(
-    crate::abi::FI_MAJOR_VERSION as u32 * 100 + crate::abi::FI_MINOR_VERSION as u32,
-    crate::abi::FI_REVISION_VERSION as u32 * 10,
-);

@@ -1,8 +1,10 @@
 //! fi_getinfo for providers with names as addresses (FI_ADDR_STR), reaching endpoints of this host.
 use crate::abi::{FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOURCE};
 use crate::error::{Error, Result};
-use crate::info::check::fit_comm_caps;
-use crate::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr};
+use crate::info::check::{ProviderOffer, alter, check, fit_comm_caps};
+use crate::info::owned::{InfoChain, InfoRef};
+use crate::info::query::InfoQuery;
+use crate::info::tostr;
 use core::ffi::CStr;
 
 /// Properties of a provider with names.

@@ -1,4 +1,5 @@
 //! Description of the network card behind an info (fi_nic(3)).
+use super::owned::InfoBuf;
 use super::tostr;
 use crate::abi::{
     FI_CLASS_NIC, FI_DUP, fi_bus_attr, fi_bus_attr__attr, fi_bus_type, fi_device_attr,
@@ -10,7 +11,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use std::ffi::CString;
 
-/// Network card, for [`InfoBuf::set_nic`](super::InfoBuf::set_nic). Unknown texts are `None`,
+/// Network card, for [`InfoBuf::set_nic`]. Unknown texts are `None`,
 /// numbers 0.
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
@@ -63,6 +64,14 @@ impl Default for NicLink {
     fn default() -> Self {
         let state = fi_link_state::FI_LINK_UNKNOWN;
         Self { address: None, mtu: 0, speed: 0, state, network_type: None }
+    }
+}
+
+impl InfoBuf {
+    /// Sets the card of the info.
+    pub fn set_nic(&mut self, nic: Nic) {
+        // SAFETY: the structure was made for this info.
+        unsafe { self.replace_nic(nic.into_raw()) };
     }
 }
 
@@ -181,7 +190,6 @@ unsafe extern "C" fn append_text(nic: *const fid, buf: *mut c_char, len: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::info::InfoBuf;
 
     fn card() -> Nic {
         Nic {

@@ -4,7 +4,7 @@ use crate::abi::{
     fi_tx_attr, fid, fid_nic,
 };
 use crate::error::{Error, Result};
-use crate::info::version;
+use crate::info::version::version;
 use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::marker::PhantomData;
@@ -459,9 +459,12 @@ impl InfoBuf {
         unsafe { (*self.raw().fabric_attr).fabric = fabric }
     }
 
-    /// Sets the card of the info.
-    pub fn set_nic(&mut self, nic: super::Nic) {
-        let old = core::mem::replace(&mut self.raw().nic, nic.into_raw());
+    /// Replaces the card of the info.
+    ///
+    /// # Safety
+    /// The card is owned by the caller, and handed over.
+    pub(super) unsafe fn replace_nic(&mut self, nic: *mut fid_nic) {
+        let old = core::mem::replace(&mut self.raw().nic, nic);
         // SAFETY: owned by the info, and not in use any more.
         unsafe { close_nic(old) };
     }
@@ -470,9 +473,8 @@ impl InfoBuf {
     pub fn copy_nic(&mut self, of: InfoRef<'_>) -> Result {
         // SAFETY: the nic is live while its info is.
         let copy = unsafe { dup_nic(of.0.nic) }?;
-        let old = core::mem::replace(&mut self.raw().nic, copy);
-        // SAFETY: owned by the info, and not in use any more.
-        unsafe { close_nic(old) };
+        // SAFETY: the copy is the caller's own.
+        unsafe { self.replace_nic(copy) };
         Ok(())
     }
 

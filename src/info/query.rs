@@ -1,5 +1,5 @@
 //! Query of a fi_getinfo(3) caller.
-use crate::info::{InfoBuf, InfoRef};
+use crate::info::owned::{InfoBuf, InfoRef};
 use core::ffi::CStr;
 
 /// The arguments of fi_getinfo(3).

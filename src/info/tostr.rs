@@ -1,8 +1,9 @@
 //! The text of `fi_tostr` (fabric(7)): names of values, and YAML-like dumps of
 //! structures. Scripts parse it, so names, order and layout never change.
 use crate::abi::*;
+use crate::info::addr;
 use crate::info::ib::IbAddr;
-use crate::info::{InfoRef, addr};
+use crate::info::owned::InfoRef;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{self, Write};
 use core::mem::offset_of;
