@@ -1,4 +1,5 @@
 //! Hook providers, wrapping the fabrics opened by programs (fi_hook(7)).
+use crate::hook_mapping::{HookMapping, Layer};
 use crate::log;
 use crate::registry::{LoadedProvider, Registry};
 use core::ptr;
@@ -7,28 +8,6 @@ use ofi::error::{Error, Result};
 use ofi::info::{InfoBuf, InfoChain, InfoRef};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Answers the other side's object, or null if it knows none.
-pub(super) type OtherSide = unsafe extern "C" fn(*mut fid) -> *mut fid;
-
-/// Functions of a hook that map its objects to the provider's and back. They are exported by
-/// plug-ins of this library in addition to their entry point.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HookMapping {
-    /// The provider's object behind one of the program's.
-    pub(super) inner: OtherSide,
-    /// The program's object in front of one of the provider's.
-    pub(super) outer: OtherSide,
-}
-
-/// Hook named by `FI_HOOK`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Layer {
-    /// Address of its provider, identifying it.
-    pub(super) hook: usize,
-    /// Mapping functions; `None` for a hook without them.
-    pub(super) sides: Option<HookMapping>,
-}
 
 /// Fabrics without a hook because its installation failed: the address of the hook's provider, and
 /// the fabric.
@@ -134,6 +113,7 @@ impl Layer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook_mapping::OtherSide;
 
     unsafe extern "C" fn next(object: *mut fid) -> *mut fid {
         if object.is_null() { object } else { object.wrapping_byte_add(8) }

@@ -2,7 +2,7 @@
 //! and the `fi_getinfo` pipeline.
 //!
 //! - [`params`] is `fi_param_define`, `fi_param_get` and `fi_getparams`.
-//! - [`log`] is `fi_log` and the filter for log lines.
+//! - [`log`] is `fi_log` and the filter for log lines; `log_config` sets it up.
 //! - [`registry`] finds, loads and orders providers.
 //! - [`getinfo`] queries them, layers them and filters their answers.
 //! - `open` is `fi_open`: the log and the memory monitor of a program, and the published statistics
@@ -16,10 +16,12 @@
 pub mod entry;
 #[allow(unsafe_code)]
 pub mod getinfo;
+mod hook_mapping;
 #[allow(unsafe_code)]
 mod hooks;
 #[allow(unsafe_code)]
 pub mod log;
+mod log_config;
 #[allow(unsafe_code)]
 mod monitor;
 #[allow(unsafe_code)]
@@ -58,7 +60,7 @@ pub fn start() -> Result {
     STARTED.call_once(|| {
         let _starting = Starting::begin();
         params::define_core();
-        log::configure();
+        log_config::configure();
         registry::load();
     });
     if registry::is_complete() {

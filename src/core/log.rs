@@ -2,7 +2,6 @@
 //!
 //! Lines at levels warn and info can also be captured during a provider's getinfo: they contain the
 //! reasons for rejected infos, for providers of this library and third-party ones.
-use crate::params;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt;
@@ -86,39 +85,44 @@ enum Output {
     File(File),
 }
 
-/// Takes the `FI_LOG_*` variables into account.
-pub(super) fn configure() {
-    let level = params::core_string(c"log_level").filter(|level| !level.is_empty());
+/// Logs lines up to a level: `None` is the default.
+pub(super) fn set_level(level: Option<&str>) {
     let silent_from = level.map_or(0, |level| {
         let known = (0..=fi_log_level::FI_LOG_DEBUG as u32)
-            .find(|known| tostr::log_level(*known).eq_ignore_ascii_case(&level));
+            .find(|known| tostr::log_level(*known).eq_ignore_ascii_case(level));
         // A word that is no level is taken for the first one, as by the original.
         1 + known.unwrap_or(fi_log_level::FI_LOG_WARN as u32)
     });
     SILENT_FROM.store(silent_from, Ordering::Relaxed);
-    if let Some(interval) = params::core_int(c"log_interval") {
-        INTERVAL.store(u64::from(interval.unsigned_abs()), Ordering::Relaxed);
-    }
-    if let Some(list) = params::core_string(c"log_subsys") {
-        let list = NameFilter::parse(&list);
-        let bits = (0..=fi_log_subsys::FI_LOG_CNTR as u32)
-            .filter(|subsys| list.admits(tostr::log_subsys(*subsys)))
-            .fold(0, |bits, subsys| bits | 1 << subsys);
-        SUBSYS.store(bits, Ordering::Relaxed);
-    }
-    if let Some(list) = params::core_string(c"log_prov") {
-        let _ = PROVIDERS.set(NameFilter::parse(&list));
-    }
-    let mode = params::core_int(c"log_location_mode").unwrap_or(0o600);
-    if let Some(location) = params::core_string(c"log_location") {
-        let (output, trouble) = match open_output(&location, mode as u32) {
-            Ok(output) => (output, None),
-            Err(error) => (Output::Stderr, Some(error)),
-        };
-        let _ = OUTPUT.set(output);
-        if let Some(error) = trouble {
-            warn(format_args!("cannot log to {location}: {error}; logging to stderr"));
-        }
+}
+
+/// Sets the milliseconds between rate-limited lines of one kind.
+pub(super) fn set_interval(interval: u64) {
+    INTERVAL.store(interval, Ordering::Relaxed);
+}
+
+/// Logs the subsystems of a list only.
+pub(super) fn set_subsystems(list: &NameFilter) {
+    let bits = (0..=fi_log_subsys::FI_LOG_CNTR as u32)
+        .filter(|subsys| list.admits(tostr::log_subsys(*subsys)))
+        .fold(0, |bits, subsys| bits | 1 << subsys);
+    SUBSYS.store(bits, Ordering::Relaxed);
+}
+
+/// Logs the providers of a list only.
+pub(super) fn set_providers(list: NameFilter) {
+    let _ = PROVIDERS.set(list);
+}
+
+/// Logs to this location from now on: `stderr`, `stdout`, a file to create, or a directory.
+pub(super) fn set_output(location: &str, mode: u32) {
+    let (output, trouble) = match open_output(location, mode) {
+        Ok(output) => (output, None),
+        Err(error) => (Output::Stderr, Some(error)),
+    };
+    let _ = OUTPUT.set(output);
+    if let Some(error) = trouble {
+        warn(format_args!("cannot log to {location}: {error}; logging to stderr"));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Plug-ins stay loaded until the process ends: their threads, and callbacks held by other code,
 //! may outlive any possible unload. Their `cleanup` runs with the library's destructors.
-use crate::hooks::{HookMapping, Layer, OtherSide};
+use crate::hook_mapping::{HookMapping, Layer, OtherSide};
 use crate::log::{self, NameFilter};
 use crate::params;
 use core::ffi::CStr;
