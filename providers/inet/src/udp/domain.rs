@@ -1,17 +1,19 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
 use super::info::{QUEUE_SIZE, offer, secret};
-use crate::plug_in::{self, TCP_PARAMETERS};
+use crate::plug_in::{self, TCP_PARAMETERS, iface, provider};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, NewDomain, NoPassiveEp, domain_key, endpoint_key, local_addr,
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, domain_key, endpoint_key,
+    local_addr,
 };
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::InfoRef;
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ip_getinfo};
 use ofi_provider::progress::Progress;
 use ofi_provider::secret::{KEY_FILE, key_variable};
 use ofi_provider::wait::WaitKind;
+use ofi_stream::attrs::echoed_keys;
 use ofi_stream::secret::PskConfig;
 use std::sync::{Arc, Once};
 
@@ -41,6 +43,23 @@ impl Fabric for UdpFabric {
             DomainSettings::new(info, false)?.with_offers(plug_in::provider(), &[offer], info);
         let engine = UdpEngine::new(settings.level.clone())?;
         Ok(UdpDomain { engine, settings, api_version, secret }.into())
+    }
+}
+
+impl Getinfo for UdpFabric {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        secret().explain_datagrams(provider());
+        let keys = echoed_keys(true, query.version, query.hints);
+        let mut offer = offer(secret().is_wanted() || keys.iter().any(Option::is_some))?;
+        offer.most.set_auth_keys(keys[0], keys[1])?;
+        (plug_in::current().offered)(&mut offer);
+        let prov = IpProvider {
+            name: provider().name(),
+            offers: &[offer],
+            iface: iface(),
+            report: &|line| ofi_provider::log!(provider(), INFO, FABRIC, "{line}"),
+        };
+        ip_getinfo(&prov, query)
     }
 }
 

@@ -1,13 +1,8 @@
 //! Supported attributes (fi_getinfo(3), fi_udp(7)).
-use super::domain::UdpFabric;
-use crate::plug_in::{self, iface, provider};
+use crate::plug_in::provider;
 use ofi_provider::abi::*;
-use ofi_provider::api::Getinfo;
 use ofi_provider::error::Result;
-use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, IpProvider, ProviderOffer, ip_getinfo, usual_domain,
-};
-use ofi_stream::attrs::echoed_keys;
+use ofi_provider::info::{InfoBuf, ProviderOffer, usual_domain};
 use ofi_stream::secret::PskConfig;
 use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
 use std::sync::OnceLock;
@@ -71,23 +66,6 @@ pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
 pub(crate) fn secret() -> &'static PskConfig {
     static SECRET: OnceLock<PskConfig> = OnceLock::new();
     SECRET.get_or_init(|| PskConfig::of_datagram_params(provider()))
-}
-
-impl Getinfo for UdpFabric {
-    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
-        secret().explain_datagrams(provider());
-        let keys = echoed_keys(true, query.version, query.hints);
-        let mut offer = offer(secret().is_wanted() || keys.iter().any(Option::is_some))?;
-        offer.most.set_auth_keys(keys[0], keys[1])?;
-        (plug_in::current().offered)(&mut offer);
-        let prov = IpProvider {
-            name: provider().name(),
-            offers: &[offer],
-            iface: iface(),
-            report: &|line| ofi_provider::log!(provider(), INFO, FABRIC, "{line}"),
-        };
-        ip_getinfo(&prov, query)
-    }
 }
 
 #[cfg(test)]
