@@ -1,5 +1,5 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
-use crate::engine::{LnxEndpointExt, LnxEngine, LnxRoute, LnxState, LnxTransfer};
+use crate::engine::{LnxEndpointExt, LnxEngine, LnxEp, LnxRoute, LnxState, LnxTransfer};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
@@ -7,16 +7,13 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::ContextIndex;
-use ofi_provider::endpoint::{EndpointExt, RdmAttr, RdmEndpoint, RdmEngine};
+use ofi_provider::endpoint::{EndpointExt, RdmAttr, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::{FastGuard, Guard};
 use ofi_provider::peers::AvObserver;
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
-
-/// An endpoint of the application's.
-pub(crate) type LnxEp = RdmEndpoint<LnxEngine>;
 
 impl EndpointExt<LnxEngine> for LnxEndpointExt {}
 

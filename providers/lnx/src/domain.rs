@@ -1,8 +1,7 @@
 //! Fabrics and domains.
 use crate::LNX;
-use crate::adaptor::LnxEp;
 use crate::config::config;
-use crate::engine::{LnxCommon, LnxEndpointExt, LnxEngine, OpenedCore};
+use crate::engine::{LnxCommon, LnxEndpointExt, LnxEngine, LnxEp, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};

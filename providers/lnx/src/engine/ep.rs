@@ -1,8 +1,7 @@
 //! Endpoint: its receives, and its endpoints at the cores.
-use super::owner::LnxActiveRecv;
+use super::message::{LnxActiveRecv, LnxCompletions, LnxSrxStart, LnxUnexpected};
+use super::owner::LnxRail;
 use super::peers::LnxPeers;
-use super::rails::LnxRail;
-use super::{LnxCompletions, LnxSrxStart, LnxUnexpected};
 use crate::host_token::HostToken;
 use ofi_provider::av::Av;
 use ofi_provider::core_provider::ArrivingMessage;

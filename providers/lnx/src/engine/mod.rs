@@ -5,35 +5,37 @@
 //! calls from a core, with the core's own locks held ([`owner`]). So no core is ever called with it
 //! held. Work at a core is queued, and done when the lock is free ([`LnxEngine::start_messages`]).
 mod ep;
+mod message;
+mod names;
 mod owner;
 mod peers;
 mod rails;
+mod state;
 
 pub(crate) use rails::OpenedCore;
+pub(crate) use state::LnxState;
 
-use crate::adaptor::LnxEp;
 use crate::host_token::HostToken;
 use ep::LnxEngineEp;
+use message::{LnxActiveRecv, LnxSrxStart};
 use ofi_provider::abi::{FI_COMPLETION, fi_addr_t};
-use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::completions::CompletionSink;
+use ofi_provider::api::Bindings;
+use ofi_provider::atomic::Operation;
 use ofi_provider::core_provider::{CoreRail, CoreWaiter};
 use ofi_provider::cq::{Completion, CompletionError, Context};
-use ofi_provider::endpoint::RdmAttr;
-use ofi_provider::eq::FidPtr;
+use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::link_addr::LinkAddr;
 use ofi_provider::lock::{FastGuard, Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
-use ofi_provider::receives::PostsReceives;
-use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher, UnexpectedBody};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
-use owner::{LnxActiveRecv, RailOwner};
+use owner::{LnxRail, RailOwner};
 use peers::LnxRoutes;
-use rails::{AtomicLimits, FastPollScheduler, IdleCores, LnxRail};
+use rails::{AtomicLimits, FastPollScheduler, IdleCores};
+use state::{LnxPendingWork, LnxShared};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -72,26 +74,6 @@ struct LnxRails {
     routes: Arc<LnxRoutes>,
 }
 
-/// Buffered form of an unexpected message: it waits at a core.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LnxUnexpected {
-    /// The core's number at the endpoint.
-    rail: usize,
-    /// Core's number for starting the message.
-    entry: u32,
-}
-
-impl UnexpectedBody for LnxUnexpected {
-    fn bytes(&self) -> Option<&[u8]> {
-        None
-    }
-    // The core has the bytes, and bounds them.
-    fn cost(&self, _len: usize) -> usize {
-        0
-    }
-    const ONE_LOCK: bool = true;
-}
-
 /// A transfer, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LnxTransfer {
@@ -115,55 +97,6 @@ pub(crate) struct LnxRoute<'a> {
     pub(crate) cq_is_drained: bool,
 }
 
-/// Message matched with a receive, or to be dropped, pending notification of the core.
-#[derive(Debug)]
-struct LnxSrxStart {
-    ep: u32,
-    buffered: LnxUnexpected,
-    /// Matching receive; none for a dropped message.
-    filling: Option<LnxActiveRecv>,
-}
-
-/// State guarded by the engine's lock.
-pub(crate) struct LnxState {
-    eps: Slab<LnxEngineEp>,
-    starts: Vec<LnxSrxStart>,
-    to_do: Arc<LnxPendingWork>,
-}
-
-/// Pending work, visible without the lock.
-#[derive(Debug, Default)]
-struct LnxPendingWork {
-    /// There are messages to be started.
-    starts: AtomicBool,
-    /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
-    flooded: AtomicBool,
-    /// No work is pending except for polling the leading core. A progress iteration checking all
-    /// possible work sets this flag before the check.
-    settled: AtomicBool,
-}
-
-impl LnxPendingWork {
-    /// Signals possible work besides polling the leading core.
-    fn unsettle(&self) {
-        self.settled.store(false, Ordering::Release);
-    }
-}
-
-/// State shared by the engine and the queues of its cores.
-pub(crate) struct LnxShared {
-    state: Lock<LnxState>,
-    to_do: Arc<LnxPendingWork>,
-    /// Wakes a waiter when a core's call has left pending work.
-    wake: EventFd,
-}
-
-impl std::fmt::Debug for LnxShared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LnxShared")
-    }
-}
-
 /// A domain's engine.
 pub(crate) struct LnxEngine {
     shared: Arc<LnxShared>,
@@ -180,6 +113,9 @@ pub(crate) struct LnxEngine {
     accept_paused: AtomicBool,
     activity: Activity,
 }
+
+/// An endpoint of the application's.
+pub(crate) type LnxEp = RdmEndpoint<LnxEngine>;
 
 impl std::fmt::Debug for LnxEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -600,63 +536,19 @@ impl Progress for LnxEngine {
     }
 }
 
-impl LnxState {
-    /// The endpoint with this number.
-    #[inline]
-    fn ep(&mut self, id: u32) -> &mut LnxEngineEp {
-        &mut self.eps[id]
+impl LnxEngine {
+    /// Returns the maximum bytes of elements of an atomic operation of this kind.
+    pub(crate) fn most_atomic(operation: Operation) -> usize {
+        AtomicLimits::most(operation)
     }
 
-    /// Queues the notification of a core about a message.
-    fn put_start(&mut self, start: LnxSrxStart) {
-        self.starts.push(start);
-        self.to_do.starts.store(true, Ordering::Release);
-        self.to_do.unsettle();
+    /// Returns the maximum bytes of elements of any atomic operation.
+    pub(crate) fn most_atomic_bytes() -> usize {
+        AtomicLimits::most_of_all()
     }
 
-    /// Sets the fid naming the endpoint in events.
-    pub(crate) fn set_fid(&mut self, ep: u32, fid: FidPtr) {
-        self.ep(ep).matcher.set_fid(fid);
-    }
-
-    /// Returns the maximum number of transfers in progress.
-    pub(crate) fn tx_left(&mut self, ep: u32) -> usize {
-        self.ep(ep).tx_size
-    }
-
-    /// The endpoint's own address, once it is enabled.
-    pub(crate) fn name(&mut self, ep: u32) -> Result<Vec<u8>> {
-        self.ep(ep).addr.as_ref().map(|addr| addr.as_bytes().to_vec()).ok_or(Error::OPBADSTATE)
+    /// Returns true if all cores have atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.common.cores.iter().all(OpenedCore::has_atomics)
     }
 }
-
-impl PostsReceives for LnxState {
-    type Buffered = LnxUnexpected;
-
-    #[inline]
-    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<LnxUnexpected> {
-        &mut self.eps[ep].matcher
-    }
-
-    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<LnxUnexpected>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
-    }
-
-    // Endpoints with buffered receives are not offered.
-    fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
-
-    // Cores are not called with the lock held: what is on its way comes with the next read.
-    fn look(&mut self) {}
-
-    fn match_message(&mut self, matched: MatchedMessage) {
-        let MatchedMessage { queue, message, recv, owner, .. } = matched;
-        let start =
-            self.eps.get_mut(owner).and_then(|ep| ep.match_message(owner, queue, message, recv));
-        if let Some(start) = start {
-            self.put_start(start);
-        }
-    }
-}
-
-/// Completion sink of an endpoint, changed when counters are bound late.
-type LnxCompletions = Arc<Mutex<CompletionSink>>;

@@ -1,27 +1,42 @@
-//! Calls from the cores: arriving and buffered messages, completions, counts (fi_peer(3)).
+//! Endpoints of an endpoint at the cores, its rails, and calls from the cores: arriving and buffered messages, completions, counts (fi_peer(3)).
 //!
 //! All of them are made with locks of the core held, so no core is called from here.
+use super::message::{LnxActiveRecv, LnxCompletions, LnxSrxStart, LnxUnexpected};
 use super::rails::CoreActivity;
-use super::{LnxCompletions, LnxShared, LnxSrxStart, LnxUnexpected};
+use super::state::LnxShared;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
 };
 use ofi_provider::buf::{MessageBytes, RecvBuf};
 use ofi_provider::completions::TxCompletions;
-use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
+use ofi_provider::core_provider::{ArrivingMessage, CoreRail, QueueOwner};
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
 use ofi_provider::lock::Level;
-use ofi_provider::rx_matcher::{Envelope, Recv};
 use ofi_provider::slab::NONE;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// A receive while a core fills it.
+/// An endpoint's endpoint at a core.
 #[derive(Debug)]
-pub(crate) struct LnxActiveRecv {
-    pub(super) recv: Recv,
-    pub(super) envelope: Envelope,
+pub(crate) struct LnxRail {
+    pub(crate) rail: CoreRail<RailOwner>,
+    pub(crate) owner: Arc<RailOwner>,
+}
+
+impl LnxRail {
+    /// Makes the core move a message buffered there to a receive, or drop it.
+    pub(super) fn start(&self, entry: u32, filling: Option<LnxActiveRecv>) {
+        match filling {
+            Some(filling) => {
+                self.owner.activity.begin();
+                self.owner.mark_active();
+                let buf = filling.recv.buf.clone();
+                self.rail.start(entry, &buf, filling);
+            }
+            None => self.rail.discard(entry),
+        }
+    }
 }
 
 /// Entries permitted in a queue beyond its size until cores are no longer polled: peers' writes

@@ -4,11 +4,6 @@
 //! (FI_AV_USER_ID). So a sender is known for every route, without a table lookup. Messages to it
 //! always use the same route, so they stay in order. Senders find the route without the engine's
 //! lock ([`LnxRoutes`]).
-use super::LnxEngine;
-use super::rails::LnxRail;
-use crate::LNX;
-use crate::config::config;
-use crate::host_token;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Error;
@@ -154,7 +149,7 @@ impl LnxPeers {
     }
 
     /// The number of the peer with this name of the vector; [`NONE`] if there is none.
-    fn named(&mut self, name: fi_addr_t) -> u32 {
+    pub(super) fn named(&mut self, name: fi_addr_t) -> u32 {
         self.name(name).and_then(|known| known.as_ref()).map_or(NONE, |known| known.peer)
     }
 
@@ -186,7 +181,7 @@ impl LnxPeers {
     }
 
     /// Adds a name; returns the peer's number, or none if the name is known.
-    fn add(&mut self, name: fi_addr_t) -> Option<u32> {
+    pub(super) fn add(&mut self, name: fi_addr_t) -> Option<u32> {
         let index = usize::try_from(name).ok()?;
         if self.names.len() <= index {
             self.names.resize(index + 1, None);
@@ -201,7 +196,7 @@ impl LnxPeers {
     }
 
     /// Sets the names of a peer at the cores, with the preferred route first.
-    fn set_routes(&mut self, name: fi_addr_t, inserted: Vec<(u32, fi_addr_t)>) {
+    pub(super) fn set_routes(&mut self, name: fi_addr_t, inserted: Vec<(u32, fi_addr_t)>) {
         let first = inserted.first().copied();
         if let Some(Some(known)) = self.name(name) {
             known.inserted = inserted;
@@ -211,7 +206,7 @@ impl LnxPeers {
     }
 
     /// Removes the routes of a name; returns the removed ones.
-    fn end_routes(&mut self, name: fi_addr_t) -> Vec<(u32, fi_addr_t)> {
+    pub(super) fn end_routes(&mut self, name: fi_addr_t) -> Vec<(u32, fi_addr_t)> {
         self.routes.set(name, NONE, 0);
         match self.name(name) {
             Some(Some(known)) => std::mem::take(&mut known.inserted),
@@ -220,7 +215,7 @@ impl LnxPeers {
     }
 
     /// Takes a name out; returns the peer's number.
-    fn take(&mut self, name: fi_addr_t) -> Option<u32> {
+    pub(super) fn take(&mut self, name: fi_addr_t) -> Option<u32> {
         let LnxName { peer, .. } = self.name(name)?.take()?;
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.name = FI_ADDR_NOTAVAIL;
@@ -246,92 +241,6 @@ pub(super) fn addrs_for<'a>(
     parts
         .map(|(_, addr)| addr)
         .filter(move |addr| peer_is_here || !(core_is_local || is_loopback(addr)))
-}
-
-impl LnxEngine {
-    /// Reports a new address in the vector to the cores.
-    pub(crate) fn insert_name(&self, id: u32, name: fi_addr_t, addr: &Addr) {
-        let Addr::Link(addr) = addr else { return };
-        let mut state = self.lock();
-        let Some(ep) = state.eps.get_mut(id).filter(|ep| !ep.rails.is_empty()) else { return };
-        let Some(peer) = ep.peers.add(name) else { return };
-        let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
-        // Messages from now on are attributed to this peer.
-        ep.matcher.set_name(peer, name, as_id);
-        let rails = ep.rails.clone();
-        drop(state);
-        let inserted = self.insert_at_cores(&rails, peer, addr);
-        if inserted.is_empty() {
-            ofi_provider::log!(&LNX, WARN, AV, "{addr}: no provider of the link reaches it");
-        }
-        if let Some(ep) = self.lock().eps.get_mut(id) {
-            ep.peers.set_routes(name, inserted);
-        }
-    }
-
-    /// Inserts a peer's addresses at the cores, as far as they accept them. The preferred route
-    /// comes first.
-    fn insert_at_cores(
-        &self,
-        rails: &[Arc<LnxRail>],
-        peer: u32,
-        addr: &LinkAddr,
-    ) -> Vec<(u32, fi_addr_t)> {
-        let here = addr.mark().is_some_and(|mark| host_token::is_here(&mark));
-        let mut inserted = Vec::new();
-        for (number, (rail, core)) in rails.iter().zip(&self.common.cores).enumerate() {
-            if core.is_local && config().no_local {
-                continue;
-            }
-            for part in addrs_for(addr, &core.fabric, core.is_local, here) {
-                match rail.rail.insert(part, peer.into()) {
-                    Ok(of_core) => inserted.push((number as u32, of_core)),
-                    Err(error) => ofi_provider::log!(
-                        &LNX,
-                        WARN,
-                        AV,
-                        "{}: an address of {addr} was refused: {error}",
-                        core.domain_name()
-                    ),
-                }
-            }
-        }
-        inserted
-    }
-
-    /// Sets the identifier reported by completions for a name, chosen by the application.
-    pub(crate) fn identify_name(&self, id: u32, name: fi_addr_t, as_id: fi_addr_t) {
-        let mut state = self.lock();
-        let Some(ep) = state.eps.get_mut(id) else { return };
-        let peer = ep.peers.named(name);
-        if peer != NONE {
-            ep.matcher.set_name(peer, name, as_id);
-        }
-    }
-
-    /// Handles the removal of an address from the vector: the peer is an unknown peer from now on.
-    pub(crate) fn remove_name(&self, id: u32, name: fi_addr_t) {
-        let mut state = self.lock();
-        let Some(ep) = state.eps.get_mut(id) else { return };
-        let (inserted, rails) = (ep.peers.end_routes(name), ep.rails.clone());
-        drop(state);
-        // The number is another's only when no core reports it any more.
-        for (rail, of_core) in inserted {
-            rails[rail as usize].rail.remove(of_core);
-        }
-        let mut state = self.lock();
-        let Some(ep) = state.eps.get_mut(id) else { return };
-        if ep.peers.take(name).is_none() {
-            return;
-        }
-        // The peer, and the senders of messages buffered before the name was inserted.
-        for unknown_peer in ep.peers.unknown_peers() {
-            if ep.matcher.name_of(unknown_peer) == name {
-                ep.matcher.set_name(unknown_peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-                ep.settle(unknown_peer);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

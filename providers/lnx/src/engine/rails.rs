@@ -1,9 +1,8 @@
-//! The cores of a domain, and an endpoint's endpoints there: its rails.
-use super::owner::{LnxActiveRecv, RailOwner};
+//! The cores of a domain and their polling.
 use crate::info::LnxCore;
 use ofi_provider::abi::FI_ATOMIC;
 use ofi_provider::atomic::{AtomicKind, Operation};
-use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
+use ofi_provider::core_provider::{CoreDomain, CoreWaiter};
 use ofi_provider::error::Result;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
@@ -149,28 +148,6 @@ impl OpenedCore {
     /// Returns true if it has atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.info.caps() & FI_ATOMIC != 0
-    }
-}
-
-/// An endpoint's endpoint at a core.
-#[derive(Debug)]
-pub(crate) struct LnxRail {
-    pub(crate) rail: CoreRail<RailOwner>,
-    pub(crate) owner: Arc<RailOwner>,
-}
-
-impl LnxRail {
-    /// Makes the core move a message buffered there to a receive, or drop it.
-    pub(super) fn start(&self, entry: u32, filling: Option<LnxActiveRecv>) {
-        match filling {
-            Some(filling) => {
-                self.owner.activity.begin();
-                self.owner.mark_active();
-                let buf = filling.recv.buf.clone();
-                self.rail.start(entry, &buf, filling);
-            }
-            None => self.rail.discard(entry),
-        }
     }
 }
 
@@ -388,23 +365,6 @@ impl AtomicLimits {
     pub(super) fn most_of_all() -> usize {
         let known = LIMITS.iter().map(|most| most.load(Ordering::Relaxed));
         known.filter(|most| *most != usize::MAX).max().unwrap_or(0)
-    }
-}
-
-impl super::LnxEngine {
-    /// Returns the maximum bytes of elements of an atomic operation of this kind.
-    pub(crate) fn most_atomic(operation: Operation) -> usize {
-        AtomicLimits::most(operation)
-    }
-
-    /// Returns the maximum bytes of elements of any atomic operation.
-    pub(crate) fn most_atomic_bytes() -> usize {
-        AtomicLimits::most_of_all()
-    }
-
-    /// Returns true if all cores have atomic operations.
-    pub(crate) fn has_atomics(&self) -> bool {
-        self.common.cores.iter().all(OpenedCore::has_atomics)
     }
 }
 
