@@ -1,6 +1,6 @@
 //! The provider's run-time parameters (fi_verbs(7)).
 use crate::affinity::NumaNode;
-use crate::info::VERBS;
+use crate::provider::VERBS;
 use ofi_provider::param;
 use std::sync::OnceLock;
 

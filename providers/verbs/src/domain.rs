@@ -3,7 +3,7 @@ use crate::config::config;
 use crate::device::source_of;
 use crate::engine::{Connections, VerbsEngine, VerbsEpLimits};
 use crate::ep::VerbsEp;
-use crate::info::DATAGRAMS;
+use crate::info::{self, DATAGRAMS};
 use crate::memory::{OnDemand, VerbsMemory};
 use crate::pep::{VerbsCaller, VerbsPep};
 use crate::sys::{CmId, Pd, VerbsDevice};
@@ -11,11 +11,11 @@ use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, NewDomain, RxAttr, passive_name, take_request,
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, passive_name, take_request,
 };
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::InfoRef;
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, Thread};
 use ofi_provider::wait::WaitKind;
@@ -53,6 +53,12 @@ impl Fabric for VerbsFabric {
     fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsPep> {
         info.must_be(fi_ep_type::FI_EP_MSG)?;
         VerbsPep::new(info.to_owned()?, &Addr::of_info(info)?)
+    }
+}
+
+impl Getinfo for VerbsFabric {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
     }
 }
 

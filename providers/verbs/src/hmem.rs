@@ -1,12 +1,17 @@
 //! Accelerator memory (FI_HMEM): the dma-buf file representing it, from the accelerator's own
 //! library, loaded when the first such region is registered.
-use crate::memory::say;
+use crate::provider::VERBS;
 use core::ffi::{CStr, c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use ofi_provider::abi::{c_enum, fi_hmem_iface};
 use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
+
+/// Logs the result of a registration for the user.
+pub(crate) fn say(line: &str) {
+    ofi_provider::log!(&VERBS, WARN, MR, "{line}");
+}
 
 /// File representing accelerator memory, until this is dropped. (A region registered from it
 /// stays.)

@@ -1,17 +1,12 @@
-//! Supported attributes of the provider (fi_getinfo(3), fi_verbs(7)), and its entry point.
-use crate::config::config;
+//! Supported attributes of the provider (fi_getinfo(3), fi_verbs(7)).
 use crate::device::{self, DeviceAttributes, KnownDevices, LocalDevice};
-use crate::domain::VerbsFabric;
+use crate::provider::VERBS;
 use crate::raw;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
-use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoQuery, InfoRef, PROV_VERSION, alter, check,
-};
-use ofi_provider::provider::Provider;
+use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, alter, check};
 use std::ffi::CString;
 
 /// Addresses named by an application.
@@ -150,101 +145,83 @@ fn info_of(
     Ok(Some(info))
 }
 
-impl Getinfo for VerbsFabric {
-    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
-        let InfoQuery { version, node, flags, hints, .. } = *query;
-        let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
-        let is_wanted = |kind| wanted == fi_ep_type::FI_EP_UNSPEC || wanted == kind;
-        let [messages, datagrams] = [fi_ep_type::FI_EP_MSG, fi_ep_type::FI_EP_DGRAM].map(is_wanted);
-        if !messages && !datagrams {
-            report("refused: ep_attr->type: only FI_EP_MSG and FI_EP_DGRAM");
-            return Err(Error::NODATA);
-        }
-        raw::load()?;
-        let mut known = device::known(flags & FI_RESCAN != 0, &report);
-        let known = known.as_mut().ok_or(Error::NODATA)?;
-        if known.attributes.is_empty() {
-            match raw::missing() {
-                Some(missing) => report(&format!("refused: {missing}")),
-                None => report("refused: no RDMA device"),
-            }
-            return Err(Error::NODATA);
-        }
-        let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
-        // Queue pairs are known by other addresses than connections.
-        let of_pairs = format == FI_ADDR_IB_UD as u32;
-        let (ends, locals) = match messages && !of_pairs {
-            true => {
-                let ends = VerbsEnds::find(query);
-                match ends {
-                    Ok(ends) => {
-                        let locals = ends.locals(format, known);
-                        (ends, locals)
-                    }
-                    Err(error) if !datagrams => return Err(error),
-                    Err(_) => (VerbsEnds { src: None, dest: None }, Vec::new()),
-                }
-            }
-            false => (VerbsEnds { src: None, dest: None }, Vec::new()),
-        };
-        let mut datagrams = datagrams && (of_pairs || format == FI_FORMAT_UNSPEC as u32);
-        if datagrams && node.is_some() && flags & FI_SOURCE == 0 {
-            report("FI_EP_DGRAM refused: no name service knows the address of a queue pair");
-            datagrams = false;
-        }
-        let mut chain = InfoChain::new();
-        for attributes in &mut known.attributes {
-            let own = locals.iter().filter(|local| local.device == attributes.device).cloned();
-            for local in own.collect::<Vec<_>>() {
-                let Some(mut info) = info_of(version, attributes, hints, false)? else { break };
-                info.set_addr_format(local.addr.format());
-                info.set_src_addr(Some(&local.addr.to_bytes()))?;
-                let dest = ends.dest.as_ref().map(Addr::to_bytes);
-                info.set_dest_addr(dest.as_deref())?;
-                if let Some(hints) = hints {
-                    info.set_handle(hints.handle());
-                }
-                chain.push(info);
-            }
-            if datagrams && let Some(mut info) = info_of(version, attributes, hints, true)? {
-                let given = |bytes: Option<&[u8]>| {
-                    bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
-                };
-                // An endpoint's own is known once it has a queue pair.
-                let src = given(hints.and_then(InfoRef::src_addr))?.unwrap_or_default();
-                let dest = given(hints.and_then(InfoRef::dest_addr))?;
-                info.set_addr_format(FI_ADDR_IB_UD as u32);
-                info.set_src_addr(Some(&src.to_bytes()))?;
-                info.set_dest_addr(
-                    dest.map(|dest| dest.to_bytes()).as_ref().map(|dest| &dest[..]),
-                )?;
-                chain.push(info);
-            }
-        }
-        if chain.is_empty() {
-            report("refused: no device has an address that does");
-            return Err(Error::NODATA);
-        }
-        Ok(chain)
+/// Answers a query with the infos of the devices.
+pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version, node, flags, hints, .. } = *query;
+    let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
+    let is_wanted = |kind| wanted == fi_ep_type::FI_EP_UNSPEC || wanted == kind;
+    let [messages, datagrams] = [fi_ep_type::FI_EP_MSG, fi_ep_type::FI_EP_DGRAM].map(is_wanted);
+    if !messages && !datagrams {
+        report("refused: ep_attr->type: only FI_EP_MSG and FI_EP_DGRAM");
+        return Err(Error::NODATA);
     }
+    raw::load()?;
+    let mut known = device::known(flags & FI_RESCAN != 0, &report);
+    let known = known.as_mut().ok_or(Error::NODATA)?;
+    if known.attributes.is_empty() {
+        match raw::missing() {
+            Some(missing) => report(&format!("refused: {missing}")),
+            None => report("refused: no RDMA device"),
+        }
+        return Err(Error::NODATA);
+    }
+    let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+    // Queue pairs are known by other addresses than connections.
+    let of_pairs = format == FI_ADDR_IB_UD as u32;
+    let (ends, locals) = match messages && !of_pairs {
+        true => {
+            let ends = VerbsEnds::find(query);
+            match ends {
+                Ok(ends) => {
+                    let locals = ends.locals(format, known);
+                    (ends, locals)
+                }
+                Err(error) if !datagrams => return Err(error),
+                Err(_) => (VerbsEnds { src: None, dest: None }, Vec::new()),
+            }
+        }
+        false => (VerbsEnds { src: None, dest: None }, Vec::new()),
+    };
+    let mut datagrams = datagrams && (of_pairs || format == FI_FORMAT_UNSPEC as u32);
+    if datagrams && node.is_some() && flags & FI_SOURCE == 0 {
+        report("FI_EP_DGRAM refused: no name service knows the address of a queue pair");
+        datagrams = false;
+    }
+    let mut chain = InfoChain::new();
+    for attributes in &mut known.attributes {
+        let own = locals.iter().filter(|local| local.device == attributes.device).cloned();
+        for local in own.collect::<Vec<_>>() {
+            let Some(mut info) = info_of(version, attributes, hints, false)? else { break };
+            info.set_addr_format(local.addr.format());
+            info.set_src_addr(Some(&local.addr.to_bytes()))?;
+            let dest = ends.dest.as_ref().map(Addr::to_bytes);
+            info.set_dest_addr(dest.as_deref())?;
+            if let Some(hints) = hints {
+                info.set_handle(hints.handle());
+            }
+            chain.push(info);
+        }
+        if datagrams && let Some(mut info) = info_of(version, attributes, hints, true)? {
+            let given = |bytes: Option<&[u8]>| {
+                bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
+            };
+            // An endpoint's own is known once it has a queue pair.
+            let src = given(hints.and_then(InfoRef::src_addr))?.unwrap_or_default();
+            let dest = given(hints.and_then(InfoRef::dest_addr))?;
+            info.set_addr_format(FI_ADDR_IB_UD as u32);
+            info.set_src_addr(Some(&src.to_bytes()))?;
+            info.set_dest_addr(dest.map(|dest| dest.to_bytes()).as_ref().map(|dest| &dest[..]))?;
+            chain.push(info);
+        }
+    }
+    if chain.is_empty() {
+        report("refused: no device has an address that does");
+        return Err(Error::NODATA);
+    }
+    Ok(chain)
 }
 
 /// Reports to the core the reason for something missing from the result.
 fn report(line: &str) {
     ofi_provider::log!(&VERBS, INFO, FABRIC, "{line}");
 }
-
-/// The provider, as the core knows it.
-pub static VERBS: Provider = Provider::new(
-    c"verbs",
-    PROV_VERSION,
-    API_VERSION,
-    getinfo_entry::<VerbsFabric>,
-    open_fabric::<VerbsFabric>,
-);
-
-ofi_provider::plug_in!({
-    // Declares the parameters, so that fi_getparams lists them.
-    config();
-    VERBS.as_ptr()
-});

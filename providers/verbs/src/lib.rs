@@ -18,11 +18,22 @@ mod engine;
 mod ep;
 #[allow(unsafe_code)]
 mod hmem;
-pub mod info;
+mod info;
 #[allow(unsafe_code)]
 mod memory;
 mod pep;
+pub mod provider;
 #[allow(unsafe_code)]
 mod raw;
 #[allow(unsafe_code)]
 mod sys;
+
+use ofi_provider::api::{getinfo_entry, open_fabric};
+
+ofi_provider::plug_in!({
+    // Declares the parameters, so that fi_getparams lists them.
+    config::config();
+    let (getinfo, fabric) =
+        (getinfo_entry::<domain::VerbsFabric>, open_fabric::<domain::VerbsFabric>);
+    provider::VERBS.hand_out_with(None, getinfo, fabric)
+});

@@ -1,7 +1,7 @@
 //! Registered memory: the application's regions on the device, and buffers used without a region.
 use crate::config::config;
-use crate::hmem;
-use crate::info::VERBS;
+use crate::hmem::{self, say};
+use crate::provider::VERBS;
 use crate::raw::{self, ibv_odp_transport_cap_bits as odp};
 use crate::sys::{IbvRegion, Pd, VerbsDevice, access};
 use core::ffi::c_void;
@@ -128,11 +128,6 @@ fn with_answers(pd: &Pd, rights: u32) -> u32 {
         return rights | access::REMOTE_WRITE;
     }
     rights
-}
-
-/// Logs the result of a registration for the user.
-pub(crate) fn say(line: &str) {
-    ofi_provider::log!(&VERBS, WARN, MR, "{line}");
 }
 
 /// Returns the limit of this process on locked bytes, if there is one.

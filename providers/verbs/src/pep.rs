@@ -1,7 +1,7 @@
 //! Passive endpoints: listening for connections.
 use crate::cm::{DATA_MAX, pack, unpack_request};
 use crate::engine::process_all_events;
-use crate::info::VERBS;
+use crate::provider::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;

@@ -1,10 +1,9 @@
 //! Sending of connection requests, possibly blocking, and the remaining state of an endpoint closed
 //! meanwhile.
 use super::ep::{QpState, VerbsEndpoint};
-use super::request::Fifo;
-use super::{VerbsEngine, VerbsState};
-use crate::info::VERBS;
-use crate::sys::CmId;
+use super::request::{Fifo, PendingConnReq};
+use super::state::{VerbsEngine, VerbsState};
+use crate::provider::VERBS;
 use ofi_provider::api::Bindings;
 use ofi_provider::error::Result;
 use ofi_provider::sys::{Epoll, Interest};
@@ -17,14 +16,6 @@ const CALLERS: usize = 16;
 
 /// Interval between checks for responses to the requests of a closed domain.
 const LOOK_IN: Duration = Duration::from_millis(100);
-
-/// Connection request to be sent, with its data.
-pub(super) struct PendingConnReq {
-    /// The endpoint's index.
-    pub(super) at: u32,
-    pub(super) id: Arc<CmId>,
-    pub(super) data: Vec<u8>,
-}
 
 impl VerbsEngine {
     /// Sends the queued connection requests, in separate threads if they block: siw contacts the

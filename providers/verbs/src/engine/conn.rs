@@ -1,7 +1,7 @@
 //! Connections: made, accepted and ended, by calls of the application and by events.
-use super::call::PendingConnReq;
 use super::ep::{QpState, VerbsEndpoint};
-use super::{VerbsEngine, VerbsState};
+use super::request::PendingConnReq;
+use super::state::{VerbsEngine, VerbsState};
 use crate::cm::{pack, pack_request, unpack};
 use crate::config::config;
 use crate::sys::{CmEvent, CmId, CmKind};

@@ -1,8 +1,9 @@
 //! Completions: the device's completion queues, shared by all queue pairs of a domain, are emptied
 //! into the queues and counters of the application.
 use super::ep::{QpState, VerbsEndpoint};
+use super::queue::{DeviceQueue, SrxUsers};
 use super::request::{PostedRecv, SEND, VerbsTransfer};
-use super::{VerbsEngine, VerbsState};
+use super::state::{VerbsEngine, VerbsState};
 use crate::sys::{HwCq, WorkDone, status, status_text};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::{FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
@@ -12,8 +13,6 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 
@@ -22,38 +21,6 @@ const CQ_SIZE: usize = 8192;
 
 /// Maximum consecutive polls of one completion queue of the device before the next one.
 const POLLS: usize = 8;
-
-/// Completion queue of the device. Space for all requests possibly posted by its endpoints is
-/// reserved in it.
-pub(super) struct DeviceQueue {
-    pub(super) cq: HwCq,
-    /// Entries not reserved for an endpoint.
-    pub(super) free: usize,
-}
-
-/// Endpoints using receives of shared contexts, by the numbers of their queue pairs.
-pub(super) type SrxUsers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
-
-/// Hash of numbers assigned by the device, so no peer can choose colliding ones.
-#[derive(Default)]
-pub(super) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
-    }
-
-    #[inline]
-    fn write_u32(&mut self, number: u32) {
-        // Spreads low bits over all (the golden ratio, as Knuth has it).
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 impl Progress for VerbsEngine {
     fn progress(&self) {

@@ -1,8 +1,8 @@
 //! Events of a domain's connections and its device, handled by a thread of the domain independently
 //! of the application.
 use super::ep::{QpState, VerbsEndpoint};
-use super::{VerbsEngine, VerbsState, engines};
-use crate::info::VERBS;
+use super::state::{VerbsEngine, VerbsState, engines};
+use crate::provider::VERBS;
 use crate::sys::{DeviceEvent, VerbsDevice};
 use ofi_provider::progress::Progress;
 use std::os::fd::RawFd;

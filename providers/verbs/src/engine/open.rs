@@ -2,7 +2,7 @@
 //! application.
 use super::ep::{QpState, Ud, VerbsEndpoint, VerbsEpLimits};
 use super::request::Scratch;
-use super::{VerbsEngine, VerbsState};
+use super::state::{VerbsEngine, VerbsState};
 use crate::config::config;
 use crate::sys::{CmId, Pd, QpSpec, Srq, UdQp, VerbsDevice};
 use ofi_provider::abi::fi_addr_t;

@@ -4,7 +4,7 @@
 //! a request is its index there. The device does not report the success of a request without a
 //! completion entry: such a request is complete when a later one is.
 use crate::memory::OfDevice;
-use crate::sys::{IbvRegion, Pd, Sge, Verb, access};
+use crate::sys::{CmId, IbvRegion, Pd, Sge, Verb, access};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::buf::{Local, RecvBuf};
 use ofi_provider::cq::Context;
@@ -140,6 +140,14 @@ impl Scratch {
 /// space again.
 pub(super) fn post_error(error: Error) -> Error {
     if error == Error::NOMEM { Error::AGAIN } else { error }
+}
+
+/// Connection request to be sent, with its data.
+pub(super) struct PendingConnReq {
+    /// The endpoint's index.
+    pub(super) at: u32,
+    pub(super) id: Arc<CmId>,
+    pub(super) data: Vec<u8>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Receives, from the call to the device.
-use super::VerbsEngine;
 use super::ep::{QpState, VerbsEndpoint};
 use super::request::{PostedRecv, post_error};
+use super::state::VerbsEngine;
 use crate::memory::VerbsMemory;
 use crate::sys::Sge;
 use ofi_provider::api::RecvOp;

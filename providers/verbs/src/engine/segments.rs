@@ -1,6 +1,6 @@
 //! The memory of a request, in segments as the device takes them.
-use super::VerbsEngine;
 use super::request::UsedRegions;
+use super::state::VerbsEngine;
 use crate::sys::Sge;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment};
 use ofi_provider::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! Sends, reads, writes and atomic operations, from the call to the device.
-use super::VerbsEngine;
 use super::ep::{QpState, Ud, VerbsEndpoint};
 use super::request::{ExtraRequestState, SEND, VerbsTransfer, WorkSpec, post_error};
-use crate::info::VERBS;
+use super::state::VerbsEngine;
 use crate::memory::VerbsMemory;
+use crate::provider::VERBS;
 use crate::sys::{Sge, UdAddressHandle, Verb, WorkDone, WorkFlags, WorkRequest};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,

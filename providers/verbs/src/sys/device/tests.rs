@@ -1,4 +1,4 @@
-//! Unit tests of `sys`.
+//! Unit tests of `device`.
 use super::*;
 
 #[test]
