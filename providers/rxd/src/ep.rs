@@ -124,7 +124,7 @@ impl RdmEngine for RxdEngine {
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        self.lock().ep(ep).name()
+        self.lock().ep(ep).local.name()
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {

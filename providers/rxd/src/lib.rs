@@ -9,6 +9,7 @@ mod domain;
 mod engine;
 mod ep;
 mod info;
+mod linger;
 pub mod provider;
 pub mod wire;
 

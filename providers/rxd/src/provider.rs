@@ -13,5 +13,5 @@ pub static RXD: Provider =
 
 extern "C" fn cleanup() {
     // A panic must not leave a destructor of the process.
-    let _ = std::panic::catch_unwind(crate::engine::linger);
+    let _ = std::panic::catch_unwind(crate::linger::linger);
 }

@@ -1,11 +1,8 @@
 //! Limits on memory held for peers' requests: responses to them, refusals, and match notices. All
 //! of it stays until the peer acknowledges it. So it is bounded, for each peer and in sum, with
 //! lower bounds for unknown peers.
-use super::conn::{BEYOND, ICMP_ERRORS};
-use super::ep::RxdEngineEp;
-use ofi_provider::error::Error;
 use std::ops::{AddAssign, SubAssign};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Silence after which an unknown peer may be replaced by another one.
 pub(super) const IDLE: Duration = Duration::from_secs(5);
@@ -75,9 +72,6 @@ const UNKNOWN: Bounds = Bounds {
 /// Divisor of the free rest available to each peer, so that some is left for all.
 const PART: usize = 8;
 
-/// Fewest answers to one peer; more than requests can be under way.
-const LEAST_ANSWERS: usize = 256;
-
 /// Maximum messages of one peer with a match notice: more than the maximum of transfers in flight.
 const NOTICES: usize = 1024;
 
@@ -111,137 +105,30 @@ impl HeldSums {
     fn look(&self, unknown: bool) -> (Held, Bounds) {
         if unknown { (self.unknown, UNKNOWN) } else { (self.known, KNOWN) }
     }
-}
 
-impl RxdEngineEp {
-    /// Returns the maximum unacknowledged responses to one peer.
-    fn most_answers(&self) -> usize {
-        LEAST_ANSWERS.max(self.limits.config.max_unacked + BEYOND + ICMP_ERRORS)
-    }
-
-    /// Returns true if another response to a peer may be held.
-    pub(super) fn may_answer(&mut self, id: u32) -> bool {
-        let most = self.most_answers();
-        self.admits_answer(id, most)
-    }
-
-    /// Returns true if another refusal may be held. Refusals have their own space, for the maximum
-    /// number of requests in flight, when there is none for other responses: acknowledgements wait
-    /// for them.
-    pub(super) fn may_refuse(&mut self, id: u32) -> bool {
-        let most = 2 * self.most_answers();
-        self.admits_answer(id, most)
-    }
-
-    fn admits_answer(&mut self, id: u32, most: usize) -> bool {
-        let conn = &self.conns[id];
-        let (unknown, own) = (conn.unknown, conn.held.answers);
-        let (all, bounds) = self.sums.look(unknown);
-        let admits = bounds.admits((own, most), (all.answers, bounds.sum.answers));
-        if !admits && own < most && unknown {
-            self.forget_silent_holders();
-        }
-        admits
+    /// Returns true if another response may be held, of at most `most`, for a peer holding `own`.
+    pub(super) fn admits_answer(&self, unknown: bool, own: Held, most: usize) -> bool {
+        let (all, bounds) = self.look(unknown);
+        bounds.admits((own.answers, most), (all.answers, bounds.sum.answers))
     }
 
     /// Returns true if another message with a match notice may be received.
-    pub(super) fn may_notify(&mut self, id: u32) -> bool {
-        let conn = &self.conns[id];
-        let (unknown, own) = (conn.unknown, conn.held.notices);
-        let (all, bounds) = self.sums.look(unknown);
-        bounds.admits((own, NOTICES), (all.notices, bounds.sum.notices))
+    pub(super) fn admits_notice(&self, unknown: bool, own: Held) -> bool {
+        let (all, bounds) = self.look(unknown);
+        bounds.admits((own.notices, NOTICES), (all.notices, bounds.sum.notices))
     }
 
     /// Returns true if this number of bytes of a response may be copied.
-    pub(super) fn may_copy(&self, id: u32, bytes: usize) -> bool {
-        let conn = &self.conns[id];
-        let (all, bounds) = self.sums.look(conn.unknown);
-        bounds.admits_bytes(conn.held, all, bytes)
+    pub(super) fn admits_copy(&self, unknown: bool, own: Held, bytes: usize) -> bool {
+        let (all, bounds) = self.look(unknown);
+        bounds.admits_bytes(own, all, bytes)
     }
 
     /// Returns true if a non-repeatable result of this size may be held: for a few responses
     /// always.
-    pub(super) fn may_keep_result(&self, id: u32, bytes: usize) -> bool {
-        let conn = &self.conns[id];
-        let (_, bounds) = self.sums.look(conn.unknown);
-        conn.held.answers < bounds.sure || self.may_copy(id, bytes)
-    }
-
-    /// Records resources held for a peer.
-    pub(super) fn hold(&mut self, id: u32, more: Held) {
-        let conn = &mut self.conns[id];
-        conn.held += more;
-        *self.sums.of(conn.unknown) += more;
-    }
-
-    /// Records resources no longer held for a peer.
-    pub(super) fn release(&mut self, id: u32, less: Held) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.held -= less;
-        *self.sums.of(conn.unknown) -= less;
-        if less != Held::default() {
-            self.to_retry = self.held_back.len();
-        }
-    }
-
-    /// Returns true if another unknown peer is permitted. Peers silent for a while are dropped to
-    /// make space.
-    pub(super) fn has_space_for_unknown(&mut self) -> bool {
-        let most = self.limits.config.max_peers;
-        if self.unknown >= most {
-            self.forget_idle();
-        }
-        self.unknown < most
-    }
-
-    /// Drops silent unknown peers, if their number has reached the limit: first those without held
-    /// resources.
-    #[cold]
-    pub(super) fn forget_idle(&mut self) {
-        let most = self.limits.config.max_peers;
-        if self.unknown < most {
-            return;
-        }
-        // Some more than needed, so that it is not looked for them each time.
-        let count = self.unknown - most + 1 + most / 16;
-        self.forget_silent(0, count, |_| true);
-    }
-
-    /// Drops some unknown peers with unacknowledged responses after a period of silence.
-    #[cold]
-    fn forget_silent_holders(&mut self) {
-        self.forget_silent(1, self.limits.config.max_peers / 16 + 1, |held| held.answers > 0);
-    }
-
-    /// The search of this number.
-    fn forget_silent(&mut self, search: usize, count: usize, which: impl Fn(Held) -> bool) {
-        if self.next_search[search].is_some_and(|at| self.now < at) {
-            return;
-        }
-        let now = self.now;
-        let mut soonest: Option<Instant> = None;
-        let mut silent = Vec::new();
-        for (id, conn) in self.conns.iter() {
-            if !conn.unknown || conn.ops > 0 {
-                continue;
-            }
-            if now.saturating_duration_since(conn.last_received) < IDLE {
-                let at = conn.last_received + IDLE;
-                soonest = Some(soonest.map_or(at, |before| before.min(at)));
-            } else if which(conn.held) {
-                let busy = !conn.is_quiet() || conn.arriving.is_some();
-                silent.push((busy, conn.last_received, id));
-            }
-        }
-        if silent.len() <= count {
-            // Not before another one can have become silent.
-            self.next_search[search] = Some(soonest.unwrap_or(now + IDLE));
-        }
-        silent.sort_unstable();
-        silent.truncate(count);
-        for (_, _, id) in silent {
-            self.drop_conn(id, Error::CONNRESET);
-        }
+    pub(super) fn admits_result(&self, unknown: bool, own: Held, bytes: usize) -> bool {
+        let (_, bounds) = self.look(unknown);
+        own.answers < bounds.sure || self.admits_copy(unknown, own, bytes)
     }
 }
 

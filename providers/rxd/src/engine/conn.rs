@@ -5,9 +5,9 @@
 //! and reports them, so only lost packets are retransmitted. For such a peer the number of packets
 //! in flight also follows the capacity of the network.
 use super::ack_predictor::AckPredictor;
+use super::arriving::Arriving;
 use super::budget::Held;
-use super::half_open::Introduced;
-use super::rx::Arriving;
+use super::half_open::{Introduced, Introduction};
 use crate::wire::{Ack, Hello, NO_OP, PiggybackAck, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +40,14 @@ const REFUSED_TIMEOUT: Duration = Duration::from_secs(5);
 /// refusals beyond those.
 pub(super) const BEYOND: usize = 64;
 pub(super) const ICMP_ERRORS: usize = 64;
+
+/// Silence after which a request of an upstream peer is attributed to another process: the same
+/// process would have sent it earlier.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Requests without a response until a peer's own statement is trusted, provided that it uses the
+/// index from the request.
+const UNANSWERED: u32 = 3;
 
 /// State of the handshake with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -393,6 +401,30 @@ impl RxdConn {
         (self.remote, self.stage, self.hello) = (remote, HandshakeState::Known, hello);
         self.introduced = None;
         (self.retries, self.refused, self.deadline) = (0, 0, None);
+    }
+
+    /// Returns true if the requesting peer is another process than the known one at its address.
+    pub(super) fn is_replaced(&self, by: Introduction, now: Instant) -> bool {
+        match (self.hello, by.hello) {
+            (None, None) => {
+                self.remote != by.remote
+                    || (self.expected > 0
+                        && now.saturating_duration_since(self.last_received) >= STALE)
+            }
+            (before, after) => before != after,
+        }
+    }
+
+    /// Handles a packet of a peer with a missing response: the peer repeats it on the next request.
+    /// Returns true if the handshake is complete now.
+    pub(super) fn received_unanswered(&mut self) -> bool {
+        match self.introduced {
+            Some(Introduced::As(by)) if self.retries() >= UNANSWERED => {
+                self.known(by.remote, by.hello);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Notes a round trip.

@@ -4,7 +4,7 @@
 //! response, and uses one entry here. There are few entries: the newest replaces the oldest. The
 //! entry becomes a connection when a packet arrives with the index from the response.
 use super::indices::{IndexUse, PeerIndices, random_number};
-use crate::wire::Hello;
+use crate::wire::{CTS_LEN, Hello};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Result;
 use std::collections::HashMap;
@@ -45,6 +45,13 @@ pub(super) struct HalfOpen {
     /// Identifier of the handshake, if it is completed.
     pub(super) nonce: u64,
     pub(super) introduced: Introduced,
+}
+
+/// Response queued for the port.
+pub(super) struct RequestAnswer {
+    pub(super) to: Addr,
+    pub(super) packet: [u8; CTS_LEN + Hello::LEN],
+    pub(super) len: usize,
 }
 
 /// The half-open requests of an endpoint.

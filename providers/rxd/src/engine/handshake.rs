@@ -8,31 +8,16 @@
 //! request.
 use super::conn::{HandshakeState, RxdConn};
 use super::ep::RxdEngineEp;
-use super::half_open::{HalfOpen, Introduced, Introduction};
-use super::indices::{IndexUse, random_number};
+use super::half_open::{HalfOpen, Introduced, Introduction, RequestAnswer};
+use super::indices::IndexUse;
 use super::port::{PacketPort, PacketSource};
 use crate::provider::RXD;
-use crate::wire::{CTS_LEN, Cts, Hello, Malformed, Parsed, Rts};
+use crate::wire::{Cts, Hello, Malformed, Parsed, Rts};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
+use ofi_provider::av::Av;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
-use std::time::Duration;
-
-/// Silence after which a request of an upstream peer is attributed to another process: the same
-/// process would have sent it earlier.
-const STALE: Duration = Duration::from_secs(1);
-
-/// Requests without a response until a peer's own statement is trusted, provided that it uses the
-/// index from the request.
-const UNANSWERED: u32 = 3;
-
-/// Response queued for the port.
-pub(super) struct RequestAnswer {
-    to: Addr,
-    packet: [u8; CTS_LEN + Hello::LEN],
-    len: usize,
-}
 
 impl RxdEngineEp {
     /// A peer asks for its index.
@@ -46,8 +31,8 @@ impl RxdEngineEp {
         };
         let addr = match source {
             PacketSource::At(addr) => addr.clone(),
-            PacketSource::Named(name) => match self.by_name.get(name) {
-                Some(id) => self.peers[self.conns[*id].peer].addr.clone(),
+            PacketSource::Named(name) => match self.conns.named(*name) {
+                Some(id) => self.peers[self.conns[id].peer].addr.clone(),
                 None => return Err(Malformed("a packet of a peer that is gone")),
             },
             PacketSource::Unnamed if text.is_unicast() => text.identity(),
@@ -58,16 +43,18 @@ impl RxdEngineEp {
         let id = peer.map_or(NONE, |peer| self.peers[peer].conn);
         let conn = self.conns.get(id);
         let (index, nonce) = match conn {
-            Some(conn) if conn.stage != HandshakeState::Known || !self.is_another(conn, by) => {
+            Some(conn)
+                if conn.stage != HandshakeState::Known || !conn.is_replaced(by, self.now) =>
+            {
                 (conn.index, conn.nonce)
             }
             _ => {
                 // If the peer was known the request may come from another process now, or be forged.
-                let is_known = conn.is_some() || self.is_in_vector(&addr);
+                let is_known = conn.is_some() || is_in_vector(self.av.as_deref(), &addr);
                 if !is_known && !self.has_space_for_unknown() {
                     return Err(Malformed("one unknown peer too many"));
                 }
-                let noted = self.half_open.note(&addr, is_known, by, &mut self.indices);
+                let noted = self.conns.note_request(&addr, is_known, by);
                 noted.map_err(|_| Malformed("a peer that there is no index for"))?
             }
         };
@@ -83,26 +70,10 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    fn is_in_vector(&self, addr: &Addr) -> bool {
-        self.av.as_ref().is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL)
-    }
-
-    /// Returns true if the requesting peer is another process than the known one at its address.
-    fn is_another(&self, conn: &RxdConn, by: Introduction) -> bool {
-        match (conn.hello, by.hello) {
-            (None, None) => {
-                conn.remote != by.remote
-                    || (conn.expected > 0
-                        && self.now.saturating_duration_since(conn.last_received) >= STALE)
-            }
-            (before, now) => before != now,
-        }
-    }
-
     /// Confirms a half-open request after a packet with its index: the sender is at this address.
     /// It gets a connection, replacing the one of an earlier process if there was one.
     pub(super) fn confirmed(&mut self, number: u32, source: &PacketSource) -> Parsed<u32> {
-        let Some(half) = self.half_open.get(number) else {
+        let Some(half) = self.conns.half_open(number) else {
             return Err(Malformed("a packet of no peer that is known"));
         };
         let before = self.peers.find_at(&half.addr).map_or(NONE, |peer| self.peers[peer].conn);
@@ -119,10 +90,10 @@ impl RxdEngineEp {
         let addr = half.addr.clone();
         if self.conns.get(before).is_some() {
             self.was_restarted(before);
-        } else if !self.is_in_vector(&addr) && !self.has_space_for_unknown() {
+        } else if !is_in_vector(self.av.as_deref(), &addr) && !self.has_space_for_unknown() {
             return Err(Malformed("one unknown peer too many"));
         }
-        let Some(half) = self.half_open.take(&addr) else {
+        let Some(half) = self.conns.take_half_open(&addr) else {
             return Err(Malformed("a packet of no peer that is known"));
         };
         let introduced = half.introduced;
@@ -135,8 +106,7 @@ impl RxdEngineEp {
         if let PacketSource::Named(name) = source {
             // The name was that of the connection before.
             self.forgotten.retain(|forgotten| forgotten != name);
-            self.conns[id].to = *name;
-            self.by_name.insert(*name, id);
+            self.conns.set_name(id, *name);
         }
         let conn = &mut self.conns[id];
         (conn.last_received, conn.verified) = (now, *source != PacketSource::Unnamed);
@@ -145,7 +115,7 @@ impl RxdEngineEp {
             Introduced::InSeveralWays => {
                 // It is asked when the port is free.
                 (conn.stage, conn.deadline) = (HandshakeState::Asking, Some(now));
-                self.note_deadline(Some(now));
+                self.conns.note_deadline(Some(now));
             }
         }
         Ok(id)
@@ -164,27 +134,13 @@ impl RxdEngineEp {
         self.drop_conn(id, Error::CONNRESET);
     }
 
-    /// Handles a packet of a peer with a missing response: the peer repeats it on the next request.
-    /// Returns true if the handshake is complete now.
-    pub(super) fn received_unanswered(&mut self, id: u32) -> bool {
-        let conn = &mut self.conns[id];
-        match conn.introduced {
-            Some(Introduced::As(by)) if conn.retries() >= UNANSWERED => {
-                conn.known(by.remote, by.hello);
-                self.make_ready(id);
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Handles the response of a peer with its index.
     pub(super) fn on_cts(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
         let index = u32::try_from(cts.of).ok();
-        let Some(IndexUse::Conn(id)) = index.and_then(|index| self.indices.get(index)) else {
+        let Some(IndexUse::Conn(id)) = index.and_then(|index| self.conns.index_use(index)) else {
             return Err(Malformed("an answer to no request"));
         };
-        self.check_source(id, source)?;
+        self.conns.check_source(id, source, |peer, at| self.peers[peer].addr == *at)?;
         let conn = &mut self.conns[id];
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
             return Err(Malformed("an index that no packet can have"));
@@ -192,38 +148,20 @@ impl RxdEngineEp {
         if conn.stage != HandshakeState::Known {
             conn.known(index, cts.hello);
             conn.last_received = self.now;
-            self.make_ready(id);
+            self.conns.make_ready(id);
         } else if conn.hello != cts.hello || conn.remote != index {
             self.was_restarted(id);
         } else {
             conn.lives(self.now);
             let at = conn.deadline;
-            self.note_deadline(at);
+            self.conns.note_deadline(at);
         }
-        Ok(())
-    }
-
-    /// Checks the source of a packet with a connection's index, as far as the core reports it. A
-    /// peer may have several addresses: a peer without any packet from its known address is
-    /// identified by the index alone.
-    #[inline]
-    pub(super) fn check_source(&mut self, id: u32, source: &PacketSource) -> Parsed {
-        let conn = &mut self.conns[id];
-        let is_its = match source {
-            PacketSource::Named(name) => *name == conn.to,
-            PacketSource::At(addr) => *addr == self.peers[conn.peer].addr,
-            PacketSource::Unnamed => false,
-        };
-        if !is_its && conn.verified {
-            return Err(Malformed("a packet that says to be of another peer"));
-        }
-        conn.verified |= is_its;
         Ok(())
     }
 
     /// Creates a connection to a peer, with the content of its earlier requests, if any.
     pub(super) fn new_conn(&mut self, peer: u32) -> Result<u32> {
-        let half = self.half_open.take(&self.peers[peer].addr);
+        let half = self.conns.take_half_open(&self.peers[peer].addr);
         self.new_conn_of(peer, half)
     }
 
@@ -232,7 +170,7 @@ impl RxdEngineEp {
     fn new_conn_of(&mut self, peer: u32, half: Option<HalfOpen>) -> Result<u32> {
         let result = self.try_new_conn(peer, half.as_ref());
         if let (Err(_), Some(half)) = (&result, &half) {
-            self.indices.free(half.index);
+            self.conns.free_index(half.index);
         }
         result
     }
@@ -240,7 +178,7 @@ impl RxdEngineEp {
     fn try_new_conn(&mut self, peer: u32, half: Option<&HalfOpen>) -> Result<u32> {
         let (index, nonce) = match half {
             Some(half) => (half.index, half.nonce),
-            None => (self.indices.draw()?, random_number()?),
+            None => self.conns.draw()?,
         };
         // During a turn the port is busy: it names the peer before anything is sent there.
         let to = match &mut self.port {
@@ -251,14 +189,11 @@ impl RxdEngineEp {
         let mut conn = RxdConn::new(peer, to, index, self.limits.config.max_unacked, self.now);
         (conn.nonce, conn.unknown) = (nonce, unknown);
         conn.introduced = half.map(|half| half.introduced);
-        let id = self.conns.insert(Box::new(conn));
-        self.unknown += usize::from(unknown);
-        self.indices.set(index, IndexUse::Conn(id));
+        let id = self.conns.insert(conn);
         self.peers.attach(peer);
         self.peers[peer].conn = id;
-        match to {
-            FI_ADDR_NOTAVAIL => self.unnamed.push(id),
-            to => drop(self.by_name.insert(to, id)),
+        if to == FI_ADDR_NOTAVAIL {
+            self.unnamed.push(id);
         }
         Ok(id)
     }
@@ -270,13 +205,10 @@ impl RxdEngineEp {
         }
         for id in std::mem::take(&mut self.unnamed) {
             // One that ended may be there twice, if the next one has its number.
-            let unnamed = |conn: &&mut Box<RxdConn>| conn.to == FI_ADDR_NOTAVAIL;
+            let unnamed = |conn: &&mut RxdConn| conn.to == FI_ADDR_NOTAVAIL;
             let Some(conn) = self.conns.get_mut(id).filter(unnamed) else { continue };
             match port.resolve(&self.peers[conn.peer].addr) {
-                Ok(to) => {
-                    conn.to = to;
-                    self.by_name.insert(to, id);
-                }
+                Ok(to) => self.conns.set_name(id, to),
                 Err(error) => self.drop_conn(id, error),
             }
         }
@@ -304,17 +236,21 @@ impl RxdEngineEp {
         conn.stage = HandshakeState::Asking;
         conn.arm_asking(self.now);
         let at = conn.deadline;
-        self.note_deadline(at);
+        self.conns.note_deadline(at);
         self.send_rts(id);
     }
 
     pub(super) fn send_rts(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id) else { return };
-        let (source, hello) = (self.identity.local.to_bytes(), Hello::own(conn.nonce));
+        let (source, hello) = (self.local.identity().local.to_bytes(), Hello::own(conn.nonce));
         let packet = Rts::packet(conn.index.into(), &source, hello);
         if let Some(port) = &mut self.port {
             // A packet that is not sent is a packet that is lost.
             let _ = port.send(conn.to, &packet, packet.len());
         }
     }
+}
+
+fn is_in_vector(av: Option<&Av>, addr: &Addr) -> bool {
+    av.is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL)
 }

@@ -5,7 +5,6 @@
 //! no call would retransmit a lost packet under manual progress: the helper does. It also sends
 //! acknowledgements delayed in favor of an answer. It polls at intervals while data is in flight,
 //! yields to an application making progress itself, and sleeps after an idle period.
-use super::RxdEngine;
 use ofi_provider::progress::Progress;
 use ofi_provider::worker::{Worker, rest, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +17,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Consecutive idle polls after which the helper sleeps.
 const LOOKS: u32 = 64;
 
+/// An engine with a helper.
+pub(super) trait Helped: Progress {
+    /// Makes progress for an application making none, if data is in flight. Returns true if it is,
+    /// as far as visible to the helper.
+    fn help(&self, idle: bool) -> bool;
+}
+
 /// The helper of an engine.
-pub(super) struct Helper {
-    engine: Weak<RxdEngine>,
+pub(super) struct Helper<E: Helped + 'static> {
+    engine: Weak<E>,
     /// True if the application permits a library thread.
     allowed: bool,
     thread: Mutex<Option<Worker>>,
@@ -62,10 +68,10 @@ impl ParkSlot {
     }
 }
 
-impl Helper {
+impl<E: Helped + 'static> Helper<E> {
     /// Creates the helper of this engine, without a thread until it is needed. `allowed`: the
     /// application permits a thread.
-    pub(super) fn new(engine: Weak<RxdEngine>, allowed: bool) -> Self {
+    pub(super) fn new(engine: Weak<E>, allowed: bool) -> Self {
         Self { engine, allowed, thread: Mutex::default(), bed: Arc::default() }
     }
 
@@ -111,7 +117,7 @@ impl Helper {
 }
 
 /// The helper's thread.
-fn look(engine: &Weak<RxdEngine>, bed: &ParkSlot) {
+fn look<E: Helped>(engine: &Weak<E>, bed: &ParkSlot) {
     let (mut seen, mut empty_polls) = (None, 0);
     loop {
         rest(|| std::thread::sleep(PAUSE));
@@ -153,7 +159,7 @@ fn may_sleep(active: &AtomicBool, look: impl FnOnce() -> bool) -> bool {
     false
 }
 
-impl Drop for Helper {
+impl<E: Helped + 'static> Drop for Helper<E> {
     fn drop(&mut self) {
         let worker = self.thread.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(mut worker) = worker {

@@ -5,31 +5,41 @@
 //! packets become operations in [`rx`]. Packets go through a [`port`], the core provider's
 //! endpoint. In tests it is a network losing, duplicating and reordering them.
 mod ack_predictor;
+mod arriving;
 mod budget;
 mod conn;
+mod conns;
 mod ep;
 mod half_open;
 mod handshake;
 mod helper;
+mod identity;
 mod indices;
+mod limits;
+mod local_address;
+mod op;
 mod port;
 mod rx;
 #[cfg(test)]
 mod sim;
+mod transmit;
 mod tx;
 
-use ep::AcksDue;
-pub(crate) use ep::{OwnCore, RxdEngineEp, RxdIdentity};
+use crate::linger::{self, Lingering};
+pub(crate) use ep::RxdEngineEp;
+pub(crate) use identity::{OwnCore, RxdIdentity};
+pub(crate) use limits::RxdLimits;
 
-use crate::config::RxdConfig;
-use helper::Helper;
+use arriving::RxdUnexpected;
+use conns::AcksDue;
+use helper::{Helped, Helper};
+use limits::clock;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::backoff::{BackoffAction, PollBackoff};
 use ofi_provider::closing::{CloseBudget, Undelivered};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
@@ -37,31 +47,9 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
 pub(crate) use port::CorePorts;
 use port::PortSource;
-use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Domain settings used by an endpoint.
-#[derive(Clone, Debug)]
-pub(crate) struct RxdLimits {
-    /// The format of addresses.
-    pub(crate) format: u32,
-    /// The longest packet.
-    pub(crate) packet: usize,
-    pub(crate) config: RxdConfig,
-    /// The application's regions.
-    pub(crate) regions: Arc<MrTable>,
-}
-
-/// The time now; in a simulated world the world's time.
-#[inline]
-fn clock() -> Instant {
-    #[cfg(test)]
-    return ofi_simulation::here::now();
-    #[cfg(not(test))]
-    Instant::now()
-}
 
 /// The engine of a domain.
 pub(crate) struct RxdEngine {
@@ -73,31 +61,11 @@ pub(crate) struct RxdEngine {
     /// Wakes a waiter for retransmissions.
     timer: Timer,
     activity: Activity,
-    helper: Helper,
+    helper: Helper<Self>,
     /// Limit on the total time spent closing endpoints.
     closing: CloseBudget,
     /// Process that created the engine: a forked child's copy shares sockets with its parent.
     pid: u32,
-}
-
-/// Engines of all open domains.
-static LIVE: Mutex<Vec<Weak<RxdEngine>>> = Mutex::new(Vec::new());
-
-/// Lingers at process exit: gives peers time to receive data not awaited by the application, with
-/// retransmissions on request.
-pub(crate) fn linger() {
-    // In a forked child the lock of the list may be held for ever, by a thread that only the parent
-    // has.
-    let Ok(live) = LIVE.try_lock() else { return };
-    let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
-    let start = Instant::now();
-    loop {
-        let hold_off = live.iter().filter_map(|engine| engine.hold_off()).max();
-        if hold_off.is_none_or(|hold_off| start.elapsed() >= hold_off) {
-            return;
-        }
-        std::thread::sleep(LINGER_PAUSE);
-    }
 }
 
 impl std::fmt::Debug for RxdEngine {
@@ -116,13 +84,6 @@ pub(crate) struct RxdState {
     /// Number of empty polls since the last received packets.
     idle: u32,
 }
-
-/// Linger times of a closed endpoint: for peers to receive the responses to their requests, and for
-/// peers to receive injected data. A peer may compute for a while before taking it.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_INJECTED: Duration = Duration::from_secs(5);
-/// Polling interval while lingering at process exit.
-const LINGER_PAUSE: Duration = Duration::from_micros(100);
 
 impl RxdEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
@@ -145,30 +106,8 @@ impl RxdEngine {
             let closing = CloseBudget::of_datagrams();
             Self { state, limits, ports, epoll, timer, activity, helper, closing, pid }
         });
-        let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        live.retain(|engine| engine.strong_count() > 0);
-        live.push(Arc::downgrade(&this));
-        drop(live);
+        linger::register(&this);
         Ok(this)
-    }
-
-    /// Runs a progress iteration. Returns the linger time for data not acknowledged by peers and
-    /// not awaited by the application, if there is any. A forked child does not linger.
-    fn hold_off(&self) -> Option<Duration> {
-        let hold_off = |state: &mut RxdState| {
-            state.poll_once();
-            let mut hold_off = None;
-            for (_, ep) in state.eps.iter_mut() {
-                ep.send_acks(AcksDue::All);
-                hold_off = hold_off.max(ep.hold_off());
-            }
-            hold_off
-        };
-        if self.pid == std::process::id() {
-            self.state.run_for_library(hold_off).flatten()
-        } else {
-            None
-        }
     }
 
     /// The longest packet.
@@ -207,19 +146,13 @@ impl RxdEngine {
         result
     }
 
-    /// Polls on behalf of the helper: makes progress for an application making none, if data is in
-    /// flight. Returns true if it is, as far as visible to the helper.
-    fn help(&self, idle: bool) -> bool {
-        self.state.run_for_library(|state| state.help(idle)).unwrap_or(true)
-    }
-
     /// Starts an endpoint.
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let ep = state.ep(ep);
-        let port = match ep.take_bound() {
+        let port = match ep.local.take_bound() {
             Some(port) => port,
-            None => self.ports.open(ep.identity())?,
+            None => self.ports.open(ep.local.identity())?,
         };
         let fd = ep.enable(bindings, port)?;
         match fd {
@@ -230,7 +163,12 @@ impl RxdEngine {
 
     /// Sets the address of an endpoint before it is enabled.
     pub(crate) fn set_name(&self, ep: u32, name: &[u8]) -> Result {
-        self.lock().ep(ep).set_local(name, |identity| self.ports.open(identity))
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        if ep.port.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        ep.local.set_local(name, |identity| self.ports.open(identity))
     }
 
     /// Returns the operations not acknowledged by peers: those the application takes for delivered,
@@ -272,7 +210,7 @@ impl RxdEngine {
         for (_, ep) in state.eps.iter_mut() {
             ep.send_acks(AcksDue::All);
             may &= ep.may_block();
-            next = [next, ep.deadline()].into_iter().flatten().min();
+            next = [next, ep.conns.deadline()].into_iter().flatten().min();
         }
         may &= self.ports.may_block();
         let left = next.map(|at| at.saturating_duration_since(clock()));
@@ -282,6 +220,34 @@ impl RxdEngine {
         // No time turns the timer off.
         self.timer.set(left.unwrap_or(Duration::ZERO));
         may
+    }
+}
+
+impl Helped for RxdEngine {
+    // Polls on behalf of the helper: makes progress for an application making none, if data is in
+    // flight. Returns true if it is, as far as visible to the helper.
+    fn help(&self, idle: bool) -> bool {
+        self.state.run_for_library(|state| state.help(idle)).unwrap_or(true)
+    }
+}
+
+impl Lingering for RxdEngine {
+    // A forked child does not linger.
+    fn hold_off(&self) -> Option<Duration> {
+        let hold_off = |state: &mut RxdState| {
+            state.poll_once();
+            let mut hold_off = None;
+            for (_, ep) in state.eps.iter_mut() {
+                ep.send_acks(AcksDue::All);
+                hold_off = hold_off.max(ep.hold_off());
+            }
+            hold_off
+        };
+        if self.pid == std::process::id() {
+            self.state.run_for_library(hold_off).flatten()
+        } else {
+            None
+        }
     }
 }
 
@@ -344,7 +310,7 @@ impl RxdState {
 
     /// Performs one poll of the helper ([`RxdEngine::help`]).
     fn help(&mut self, idle: bool) -> bool {
-        let busy = self.eps.iter().any(|(_, ep)| ep.is_busy());
+        let busy = self.eps.iter().any(|(_, ep)| ep.conns.has_work());
         if busy && idle {
             self.poll_once();
         }

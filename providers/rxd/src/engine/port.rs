@@ -1,5 +1,5 @@
 //! Packet ports: a datagram endpoint of the core provider, or a simulated network.
-use super::ep::RxdIdentity;
+use super::identity::RxdIdentity;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::core_provider::{

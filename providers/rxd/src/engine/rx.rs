@@ -3,12 +3,14 @@
 //! A packet arriving early is stored until those before it have arrived. A packet without space for
 //! its operation waits in the same store, with all packets after it. Then the peer is asked to
 //! stop.
+use super::arriving::{Arriving, RxdTarget, RxdUnexpected};
 use super::budget::Held;
 use super::conn::HandshakeState;
+use super::conns::MissingSpace;
 use super::ep::RxdEngineEp;
 use super::indices::IndexUse;
+use super::op::{RxdTx, TxData};
 use super::port::PacketSource;
-use super::tx::{RxdTx, TxData};
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
@@ -22,7 +24,8 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
-use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv, UnexpectedBody};
+use ofi_provider::mr::MrTable;
+use ofi_provider::rx_matcher::{Envelope, MatchedMessage};
 
 /// Memory limit of buffered messages of one endpoint; beyond it peers have to wait.
 const MAX_BUFFERED: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
@@ -37,70 +40,6 @@ const MAX_EARLY_UNKNOWN: usize = 16 << 20;
 /// Maximum bytes of a peer's read copied at once: the region may be closed before all of it is
 /// sent. The rest is read from the region when it is sent.
 const COPIED_READ: usize = 64 << 10;
-
-/// Receiver of a match notice: the local index of the sender, and the message's number there; none
-/// if it is not requested.
-type Deliver = Option<(u32, u32)>;
-
-/// Maximum connections retried in one progress iteration, of those blocked on space of one kind.
-const RETRIED: usize = 16;
-
-/// Form of a buffered unexpected message.
-#[derive(Debug)]
-pub(crate) enum RxdUnexpected {
-    /// All of the message is here.
-    Whole(Box<[u8]>, Deliver),
-    /// The message is arriving on this connection.
-    Partial { bytes: Vec<u8>, conn: u32 },
-    /// The message's connection ended before the message was here.
-    Lost,
-}
-
-impl UnexpectedBody for RxdUnexpected {
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Self::Whole(bytes, _) => Some(bytes),
-            Self::Partial { .. } | Self::Lost => None,
-        }
-    }
-
-    fn cost(&self, _len: usize) -> usize {
-        match self {
-            Self::Whole(bytes, _) => bytes.len(),
-            Self::Partial { bytes, .. } => bytes.capacity(),
-            Self::Lost => 0,
-        }
-    }
-
-    const ONE_LOCK: bool = true;
-}
-
-/// Target of the data of an operation being received.
-#[derive(Debug)]
-enum RxdTarget {
-    /// To a receive.
-    Recv(Recv, Envelope),
-    /// A buffered message in this queue of the matching engine, with this number.
-    Buffered(usize, u32, Envelope),
-    /// To our memory.
-    Memory(RemoteSegments, Option<u64>),
-    /// To nothing.
-    Nowhere,
-}
-
-/// Operation being received.
-#[derive(Debug)]
-pub(super) struct Arriving {
-    target: RxdTarget,
-    /// Bytes received, and their total.
-    got: usize,
-    total: usize,
-    /// Packets still to arrive.
-    left: u64,
-    /// The sender does not wait for its end.
-    lazy: bool,
-    deliver: Deliver,
-}
 
 /// Result of handling the next packet in sequence.
 #[derive(PartialEq, Eq)]
@@ -120,16 +59,20 @@ impl RxdEngineEp {
             RTS => self.asked(&Rts::read(packet)?, source),
             CTS => self.on_cts(&Cts::read(packet)?, source),
             kind => {
-                let id = match self.indices.get(base.peer) {
+                let id = match self.conns.index_use(base.peer) {
                     Some(IndexUse::Conn(id)) => {
-                        self.check_source(id, source)?;
+                        self.conns
+                            .check_source(id, source, |peer, at| self.peers[peer].addr == *at)?;
                         id
                     }
                     Some(IndexUse::HalfOpen(number)) => self.confirmed(number, source)?,
                     None => return Err(Malformed("a packet of no peer that is known")),
                 };
-                if self.conns[id].stage != HandshakeState::Known && !self.received_unanswered(id) {
-                    return Ok(());
+                if self.conns[id].stage != HandshakeState::Known {
+                    if !self.conns[id].received_unanswered() {
+                        return Ok(());
+                    }
+                    self.conns.make_ready(id);
                 }
                 let conn = &mut self.conns[id];
                 (conn.last_received, conn.refused) = (self.now, 0);
@@ -159,15 +102,15 @@ impl RxdEngineEp {
         let Some(acked) = self.conns[id].take_ack(next, ack, now) else {
             return Err(Malformed("an acknowledgement of what was not sent"));
         };
-        self.settle_acked(id);
-        self.settle_taken(id, next.saturating_add(ack.taken.into()));
+        self.tx.settle_acked(&mut self.conns, id);
+        self.tx.settle_taken(&mut self.conns, id, next.saturating_add(ack.taken.into()));
         if let Some(conn) = self.conns.get_mut(id) {
             conn.arm_probe(now);
             let at = conn.deadline;
-            self.note_deadline(at);
+            self.conns.note_deadline(at);
         }
         if acked.go_on {
-            self.make_ready(id);
+            self.conns.make_ready(id);
         }
         Ok(())
     }
@@ -179,7 +122,7 @@ impl RxdEngineEp {
         let ahead = base.seq.wrapping_sub(conn.expected);
         if base.seq < conn.expected {
             // The acknowledgement is lost.
-            self.queue_ack(id, true);
+            self.conns.queue_ack(id, true);
             return Ok(());
         }
         if ahead == 0 && !conn.stalled {
@@ -193,20 +136,16 @@ impl RxdEngineEp {
                 Err(why) => return self.jammed(id, why),
             }
         }
-        let conn = &mut self.conns[id];
+        let conn = &self.conns[id];
         let most = if conn.unknown { MAX_EARLY_UNKNOWN } else { MAX_EARLY };
-        if ahead < window && self.early_bytes + packet.len() <= most {
-            let bytes = &mut self.early_bytes;
-            conn.early.entry(base.seq).or_insert_with(|| {
-                *bytes += packet.len();
-                packet.into()
-            });
+        if ahead < window && self.conns.store_early(id, base.seq, packet, most) {
             // Those before it may never come.
+            let conn = &mut self.conns[id];
             conn.arm_probe(self.now);
             let at = conn.deadline;
-            self.note_deadline(at);
+            self.conns.note_deadline(at);
         }
-        self.queue_ack(id, true);
+        self.conns.queue_ack(id, true);
         Ok(())
     }
 
@@ -219,28 +158,27 @@ impl RxdEngineEp {
             // The rest may never come.
             conn.arm_probe(self.now);
             let at = conn.deadline;
-            self.note_deadline(at);
+            self.conns.note_deadline(at);
         }
         let conn = &mut self.conns[id];
         let put_off =
             end && conn.carries() && conn.ack_predictor.ended(self.now) && self.helper.rouse();
         conn.ack_put_off |= put_off;
-        self.queue_ack(id, end && !put_off);
+        self.conns.queue_ack(id, end && !put_off);
     }
 
     /// Continues with packets received early.
     fn take_early(&mut self, id: u32) {
         loop {
-            let Some(conn) = self.conns.get_mut(id) else { return };
-            let Some(packet) = conn.early.remove(&conn.expected) else { return };
-            self.early_bytes -= packet.len();
+            let Some(packet) = self.conns.take_early(id) else { return };
             let taken = RxdBase::read(&packet).and_then(|base| self.take_next(id, base, &packet));
             match taken {
                 Ok(PacketFate::Done { end }) => self.took(id, end),
                 Ok(fate) => {
-                    let Some(conn) = self.conns.get_mut(id) else { return };
-                    self.early_bytes += packet.len();
-                    conn.early.insert(conn.expected, packet);
+                    if self.conns.get(id).is_none() {
+                        return;
+                    }
+                    self.conns.put_back_early(id, packet);
                     self.stall(id, fate);
                     return;
                 }
@@ -275,24 +213,17 @@ impl RxdEngineEp {
         if let Some(cq) = self.matcher.completions.cq().filter(|cq| !cq.has_space()) {
             cq.wait_for_space();
         }
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        if !std::mem::replace(&mut conn.stalled, true) {
-            match fate {
-                PacketFate::HeldBack => self.held_back.push(id),
-                _ => self.stalled.push(id),
-            }
-        }
+        let missing = match fate {
+            PacketFate::HeldBack => MissingSpace::Responses,
+            _ => MissingSpace::Application,
+        };
+        self.conns.stall(id, missing);
     }
 
     /// Resumes peers blocked on space for their packets.
     #[cold]
     pub(super) fn retry_stalled(&mut self) {
-        // Not all of many in each turn: peers that nothing helps must cost others little.
-        let stalled = self.stalled.len().min(RETRIED);
-        let held_back = self.held_back.len().min(RETRIED).min(self.to_retry);
-        self.to_retry -= held_back;
-        let ids = self.stalled.drain(..stalled).chain(self.held_back.drain(..held_back));
-        for id in ids.collect::<Vec<_>>() {
+        for id in self.conns.take_stalled() {
             let Some(conn) = self.conns.get_mut(id) else { continue };
             conn.stalled = false;
             self.take_early(id);
@@ -300,7 +231,7 @@ impl RxdEngineEp {
                 && !conn.stalled
                 && conn.stop_notified
             {
-                self.queue_ack(id, true);
+                self.conns.queue_ack(id, true);
             }
         }
     }
@@ -314,19 +245,19 @@ impl RxdEngineEp {
             }
             DATA_READ => {
                 let (head, data) = DataHead::read(packet)?;
-                self.answer_came(id, head.tx_id, data)?;
+                self.tx.answer_came(&mut self.conns, id, head.tx_id, data)?;
                 Ok(PacketFate::Done { end: false })
             }
             REJECT_REASON => {
                 let (head, _) = DataHead::read(packet)?;
                 let code = i32::try_from(head.rx_id).ok().filter(|code| *code > 0);
                 let error = code.map_or(Error::OTHER, Error::from_code);
-                self.refused(id, head.tx_id, head.segment, error);
+                self.tx.refused(&mut self.conns, id, head.tx_id, head.segment, error);
                 Ok(PacketFate::Done { end: true })
             }
             DELIVERED => {
                 let (head, _) = DataHead::read(packet)?;
-                self.delivered(id, head.tx_id);
+                self.tx.delivered(&mut self.conns, id, head.tx_id);
                 Ok(PacketFate::Done { end: true })
             }
             NO_OP => Ok(PacketFate::Done { end: true }),
@@ -383,7 +314,7 @@ impl RxdEngineEp {
         };
         let whole = op.packets == 1;
         let notifies = op.flags & DELIVER != 0;
-        if notifies && !self.may_notify(id) {
+        if notifies && !self.conns.admits_notice(id) {
             return Ok(PacketFate::HeldBack);
         }
         let deliver = notifies.then(|| (self.conns[id].index, op.tx_id));
@@ -392,8 +323,10 @@ impl RxdEngineEp {
                 recv.buf.copy_from(0, data);
                 if whole {
                     self.matcher.received(&recv, &envelope);
-                    self.expect_notice(id, deliver);
-                    self.tell(deliver);
+                    if deliver.is_some() {
+                        self.conns.hold(id, Held::NOTICE);
+                    }
+                    self.tx.tell(&mut self.conns, deliver);
                     return Ok(PacketFate::Done { end: !lazy });
                 }
                 RxdTarget::Recv(recv, envelope)
@@ -412,31 +345,19 @@ impl RxdEngineEp {
                 RxdTarget::Buffered(envelope.queue(), number, envelope)
             }
         };
-        self.expect_notice(id, deliver);
+        // Space for the match notice to the sender, if requested.
+        if deliver.is_some() {
+            self.conns.hold(id, Held::NOTICE);
+        }
         if whole {
             if let RxdTarget::Nowhere = target {
-                self.tell(deliver);
+                self.tx.tell(&mut self.conns, deliver);
             }
             return Ok(PacketFate::Done { end: !lazy });
         }
         let (got, total, left) = (data.len(), envelope.len, op.packets - 1);
         self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
         Ok(PacketFate::Done { end: false })
-    }
-
-    /// Reserves space for a match notice to the sender of a received message, if requested.
-    fn expect_notice(&mut self, id: u32, deliver: Deliver) {
-        if deliver.is_some() {
-            self.hold(id, Held::NOTICE);
-        }
-    }
-
-    /// Sends the match notice of a message, if requested.
-    fn tell(&mut self, deliver: Deliver) {
-        let Some((index, tx_id)) = deliver else { return };
-        if let Some(id) = self.conn_of(index) {
-            self.start_answer(RxdTx::delivered(id, tx_id));
-        }
     }
 
     /// Handles more data of the operation being received.
@@ -515,10 +436,10 @@ impl RxdEngineEp {
         match target {
             RxdTarget::Recv(recv, envelope) => {
                 self.matcher.received(&recv, &envelope);
-                self.tell(deliver);
+                self.tx.tell(&mut self.conns, deliver);
             }
             RxdTarget::Memory(segments, cq_data) => self.written(peer, &segments, total, cq_data),
-            RxdTarget::Nowhere => self.tell(deliver),
+            RxdTarget::Nowhere => self.tx.tell(&mut self.conns, deliver),
             RxdTarget::Buffered(..) => {}
         }
         Ok(PacketFate::Done { end: !lazy })
@@ -534,26 +455,13 @@ impl RxdEngineEp {
         }
     }
 
-    /// Refuses a peer's request. A peer of the original learns nothing of it.
-    #[cold]
-    fn refuse(&mut self, id: u32, tx_id: u32, error: Error) {
-        ofi_provider::log_sparsely!(&RXD, WARN, EP_DATA, "a peer's access is refused: {error}");
-        if !self.conns[id].is_ours() {
-            return;
-        }
-        let seq = self.conns[id].expected;
-        let op = self.start_answer(RxdTx::reject(id, tx_id, seq, error));
-        // The peer must have received the rejection before the acknowledgement of its request.
-        self.conns[id].holds.push_back((seq, op));
-    }
-
     /// A peer reads our memory.
     fn read_came(&mut self, id: u32, op: &RxdOperation) -> PacketFate {
-        if !self.may_answer(id) {
+        if !self.may_answer(id, false) {
             return PacketFate::HeldBack;
         }
         let total = op.total as usize;
-        let copies = total <= COPIED_READ && self.may_copy(id, total);
+        let copies = total <= COPIED_READ && self.conns.admits_copy(id, total);
         let data = {
             let regions = self.limits.regions.open();
             if copies {
@@ -572,9 +480,12 @@ impl RxdEngineEp {
             Ok(data) => {
                 self.matcher.completions.peer_accessed(false, total);
                 let space = self.limits.packet - DATA_HEAD;
-                self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, space));
+                self.tx.start_answer(
+                    &mut self.conns,
+                    RxdTx::of_peer(id, op.tx_id, data, total, space),
+                );
             }
-            Err(error) => self.refuse(id, op.tx_id, error),
+            Err(error) => self.tx.refuse(&mut self.conns, id, op.tx_id, error),
         }
         PacketFate::Done { end: false }
     }
@@ -593,9 +504,9 @@ impl RxdEngineEp {
         };
         let target = match result {
             Ok(()) => RxdTarget::Memory(op.segments.clone(), op.cq_data),
-            Err(_) if !self.may_refuse(id) => return PacketFate::HeldBack,
+            Err(_) if !self.may_answer(id, true) => return PacketFate::HeldBack,
             Err(error) => {
-                self.refuse(id, op.tx_id, error);
+                self.tx.refuse(&mut self.conns, id, op.tx_id, error);
                 RxdTarget::Nowhere
             }
         };
@@ -615,9 +526,9 @@ impl RxdEngineEp {
     /// A peer's atomic operation on our memory.
     fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> PacketFate {
         let space = match op.kind {
-            ATOMIC => self.may_refuse(id),
+            ATOMIC => self.may_answer(id, true),
             // The result is as long as the elements.
-            _ => self.may_answer(id) && self.may_keep_result(id, op.total as usize),
+            _ => self.may_answer(id, false) && self.conns.admits_result(id, op.total as usize),
         };
         if !space {
             return PacketFate::HeldBack;
@@ -625,7 +536,7 @@ impl RxdEngineEp {
         if op.cq_data.is_some() && !self.matcher.completions.has_space() {
             return PacketFate::Wait;
         }
-        match self.carry_out(op, data) {
+        match carry_out(&self.limits.regions, op, data) {
             Ok((result, wrote)) => {
                 let len = op.segments.total().unwrap_or(0);
                 self.matcher.completions.peer_accessed(wrote, len);
@@ -638,60 +549,15 @@ impl RxdEngineEp {
                     let total = result.len();
                     let space = self.limits.packet - DATA_HEAD;
                     let data = TxData::Own(result.into());
-                    self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, space));
+                    self.tx.start_answer(
+                        &mut self.conns,
+                        RxdTx::of_peer(id, op.tx_id, data, total, space),
+                    );
                 }
             }
-            Err(error) => self.refuse(id, op.tx_id, error),
+            Err(error) => self.tx.refuse(&mut self.conns, id, op.tx_id, error),
         }
         PacketFate::Done { end: true }
-    }
-
-    /// Executes an atomic operation; returns the former values, and true if it counts as a write.
-    fn carry_out(&self, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
-        let kind = match op.kind {
-            ATOMIC => AtomicKind::Base,
-            ATOMIC_FETCH => AtomicKind::Fetch,
-            _ => AtomicKind::Compare,
-        };
-        let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;
-        let total = op.segments.total()?;
-        if total > max_atomic(operation) {
-            return Err(if total > max_atomic_bytes() { Error::MSGSIZE } else { Error::OPNOTSUPP });
-        }
-        let (operand, compare) = match kind {
-            AtomicKind::Compare if data.len() == 2 * total => data.split_at(total),
-            AtomicKind::Compare => return Err(Error::INVAL),
-            // An operation that only reads may carry elements, which are ignored.
-            _ if !operation.has_source() => (&[][..], &[][..]),
-            _ => (data, &[][..]),
-        };
-        let mut former = vec![0; if operation.fetches() { total } else { 0 }];
-        let regions = &self.limits.regions;
-        regions.open().atomic(operation, &op.segments, operand, compare, &mut former)?;
-        if operation.rights() & FI_REMOTE_WRITE != 0 {
-            regions.written(&op.segments);
-        }
-        Ok((former, kind == AtomicKind::Base))
-    }
-
-    /// Handles data requested by a read or a fetching operation.
-    fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
-        // The rest of an answer that was refused half-way.
-        let Some(op) = self.numbered(id, tx_id).filter(|op| !self.ops[*op].over) else {
-            return Ok(());
-        };
-        let tx = &mut self.ops[op];
-        let got = tx.got + data.len();
-        let Some(answer) = tx.answer.as_ref().filter(|answer| got <= answer.len()) else {
-            return Err(Malformed("an answer nobody asked for, or a longer one"));
-        };
-        answer.copy_from(tx.got, data);
-        let whole = got == answer.len();
-        tx.got = got;
-        if whole {
-            self.answered(op);
-        }
-        Ok(())
     }
 
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
@@ -705,7 +571,7 @@ impl RxdEngineEp {
                     recv.buf.copy_from(0, &bytes);
                     self.matcher.received(&recv, &envelope);
                 }
-                self.tell(deliver);
+                self.tx.tell(&mut self.conns, deliver);
                 self.peers.forget_if_unused(envelope.peer, &mut self.matcher);
             }
             RxdUnexpected::Partial { bytes, conn } => {
@@ -727,15 +593,31 @@ impl RxdEngineEp {
             }
         }
     }
+}
 
-    /// Drops the operation being received on a closed connection.
-    pub(super) fn lose_arriving(&mut self, arriving: Arriving, error: Error) {
-        match arriving.target {
-            RxdTarget::Recv(recv, envelope) => self.matcher.failed(&recv, &envelope, error),
-            RxdTarget::Buffered(queue, number, _) => {
-                self.matcher.lose(queue, number, |body| *body = RxdUnexpected::Lost, error);
-            }
-            RxdTarget::Memory(..) | RxdTarget::Nowhere => {}
-        }
+/// Executes an atomic operation; returns the former values, and true if it counts as a write.
+fn carry_out(regions: &MrTable, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
+    let kind = match op.kind {
+        ATOMIC => AtomicKind::Base,
+        ATOMIC_FETCH => AtomicKind::Fetch,
+        _ => AtomicKind::Compare,
+    };
+    let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;
+    let total = op.segments.total()?;
+    if total > max_atomic(operation) {
+        return Err(if total > max_atomic_bytes() { Error::MSGSIZE } else { Error::OPNOTSUPP });
     }
+    let (operand, compare) = match kind {
+        AtomicKind::Compare if data.len() == 2 * total => data.split_at(total),
+        AtomicKind::Compare => return Err(Error::INVAL),
+        // An operation that only reads may carry elements, which are ignored.
+        _ if !operation.has_source() => (&[][..], &[][..]),
+        _ => (data, &[][..]),
+    };
+    let mut former = vec![0; if operation.fetches() { total } else { 0 }];
+    regions.open().atomic(operation, &op.segments, operand, compare, &mut former)?;
+    if operation.rights() & FI_REMOTE_WRITE != 0 {
+        regions.written(&op.segments);
+    }
+    Ok((former, kind == AtomicKind::Base))
 }

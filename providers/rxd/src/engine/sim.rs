@@ -4,11 +4,11 @@
 //! (`ofi_simulation`).
 mod pair;
 
+use super::arriving::RxdUnexpected;
 use super::budget::Held;
 use super::conn::HandshakeState;
 use super::indices::IndexUse;
 use super::port::{PacketPort, PacketSource, PortSource};
-use super::rx::RxdUnexpected;
 use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};
 use crate::config::{RxdConfig, config};
 use crate::wire::{Hello, RTS_LEN, Rts};
@@ -378,19 +378,19 @@ impl RxdState {
     fn check(&mut self) {
         for (_, ep) in self.eps.iter_mut() {
             let mut sums = [Held::default(); 2];
-            assert!(ep.own_ops <= ep.identity.attr.tx_size, "{} transfers", ep.own_ops);
+            assert!(ep.tx.own() <= ep.local.identity().attr.tx_size, "{} transfers", ep.tx.own());
             let early: usize = ep
                 .conns
                 .iter()
                 .flat_map(|(_, conn)| conn.early.values().map(|packet| packet.len()))
                 .sum();
-            assert_eq!(ep.early_bytes, early, "bytes of packets that came early");
+            assert_eq!(ep.conns.early_bytes(), early, "bytes of packets that came early");
             for (id, conn) in ep.conns.iter() {
                 assert!(conn.early.len() <= ep.limits.config.max_unacked, "more than the window");
                 let waits = conn.stage == HandshakeState::Known && ep.limits.config.retry;
                 assert!(!waits || conn.is_in_time(ep.now), "connection {id} is not seen to");
                 let mut held = Held::default();
-                let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own());
+                let answers = ep.tx.ops().iter().filter(|(_, op)| op.conn == id && !op.is_own());
                 answers.for_each(|(_, op)| held += op.held());
                 // Notices are expected before they are sent.
                 assert!(conn.held.notices >= held.notices);
@@ -399,14 +399,14 @@ impl RxdState {
                 let unknown = ep.peers.name_of(conn.peer) == FI_ADDR_NOTAVAIL;
                 assert_eq!(conn.unknown, unknown, "of connection {id}");
                 sums[usize::from(unknown)] += held;
-                assert_eq!(ep.indices.get(conn.index), Some(IndexUse::Conn(id)));
+                assert_eq!(ep.conns.index_use(conn.index), Some(IndexUse::Conn(id)));
             }
             let [known, unknown] = sums;
-            assert_eq!((known, unknown), (*ep.sums.of(false), *ep.sums.of(true)), "what is kept");
+            assert_eq!((known, unknown), ep.conns.sums(), "what is kept");
             let unknown = ep.conns.iter().filter(|(_, conn)| conn.unknown).count();
-            assert_eq!(ep.unknown, unknown, "connections with unknown peers");
-            let indices = ep.conns.iter().count() + ep.half_open.len();
-            assert_eq!(ep.indices.len(), indices, "indices");
+            assert_eq!(ep.conns.unknown(), unknown, "connections with unknown peers");
+            let (indices, half_open) = ep.conns.index_counts();
+            assert_eq!(indices, ep.conns.iter().count() + half_open, "indices");
             for (id, peer) in ep.peers.iter() {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
@@ -420,8 +420,9 @@ impl RxdState {
     fn check_idle(&mut self) {
         self.check();
         for (_, ep) in self.eps.iter() {
-            assert_eq!((ep.own_ops, ep.ops.len()), (0, 0), "transfers are left");
-            assert!(ep.stalled.is_empty() && ep.held_back.is_empty() && ep.early_bytes == 0);
+            assert_eq!((ep.tx.own(), ep.tx.ops().len()), (0, 0), "transfers are left");
+            assert_eq!(ep.conns.stalled_count(), 0);
+            assert_eq!(ep.conns.early_bytes(), 0);
             for (id, conn) in ep.conns.iter() {
                 assert!(conn.is_quiet() && conn.arriving.is_none(), "of connection {id}");
             }

@@ -2,7 +2,7 @@
 //! accesses, and packets never sent by a peer of this library.
 use super::super::conn::HandshakeState;
 use super::super::half_open::Introduction;
-use super::super::tx::{RxdTx, TxData};
+use super::super::op::{RxdTx, TxData};
 use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
@@ -116,7 +116,7 @@ impl Pair {
     fn finish(&mut self) {
         for _ in 0..20000 {
             let all = 0..self.engines.len();
-            if all.clone().all(|node| self.with(node, |ep| ep.ops.is_empty())) {
+            if all.clone().all(|node| self.with(node, |ep| ep.tx.ops().is_empty())) {
                 break;
             }
             self.go_on(10);
@@ -250,12 +250,12 @@ impl Pair {
 
     /// Returns the peer's number for an endpoint's oldest operation.
     fn number(&self, node: usize) -> u32 {
-        self.with(node, |ep| ep.ops.iter().next().unwrap().1.tx_id)
+        self.with(node, |ep| ep.tx.ops().iter().next().unwrap().1.tx_id)
     }
 
     /// Returns the number of incomplete operations.
     fn left(&self, node: usize) -> usize {
-        self.with(node, |ep| ep.own_ops)
+        self.with(node, |ep| ep.tx.own())
     }
 }
 
@@ -285,7 +285,7 @@ fn failing_response_sends_exactly_one_refusal() {
     let back = pair.conn(1, 0);
     let rejects = pair.with(1, |ep| {
         let (data, space) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
-        ep.start_answer(RxdTx::of_peer(back, 77, data, 10 * space, space));
+        ep.tx.start_answer(&mut ep.conns, RxdTx::of_peer(back, 77, data, 10 * space, space));
         ep.poll_once();
         let packets = lock(&pair.net);
         let kinds = packets.under_way.iter().map(|(_, _, packet)| packet[1]);
@@ -321,7 +321,7 @@ fn refusal_of_an_operation_does_not_affect_the_next_one() {
     pair.finish();
     pair.start(0, 1, MSG, 2000, 0);
     pair.inject(1, 0, REJECT_REASON, DataHead { tx_id: number, rx_id: 1, segment: u64::MAX });
-    let errors: Vec<_> = pair.with(0, |ep| ep.ops.iter().map(|(_, op)| op.error).collect());
+    let errors: Vec<_> = pair.with(0, |ep| ep.tx.ops().iter().map(|(_, op)| op.error).collect());
     assert_eq!(errors, [None]);
 }
 
@@ -359,7 +359,7 @@ fn peer_cannot_complete_an_operation_still_being_sent() {
     let mut pair = Pair::new(2, 0);
     pair.handshake(0, 1);
     pair.start(0, 1, MSG, 100_000, 0);
-    pair.with(0, |ep| ep.ops.iter_mut().for_each(|(_, op)| op.deliver = true));
+    pair.with(0, |ep| ep.tx.ops_mut().iter_mut().for_each(|(_, op)| op.deliver = true));
     let tx_id = pair.number(0);
     pair.inject(1, 0, DELIVERED, DataHead { tx_id, rx_id: 0, segment: 0 });
     assert_eq!(pair.left(0), 1);
@@ -377,9 +377,9 @@ fn ended_connection_is_in_no_waiting_list() {
     let conn = pair.conn(0, 1);
     pair.with(0, |ep| {
         ep.conns[conn].stalled = true;
-        ep.stalled.push(conn);
+        ep.conns.stalled_mut().push(conn);
         ep.drop_conn(conn, Error::CONNRESET);
-        assert!(ep.stalled.is_empty());
+        assert_eq!(ep.conns.stalled_count(), 0);
     });
 }
 
@@ -415,7 +415,7 @@ fn restarted_peer_gets_a_new_connection_once_it_uses_new_index() {
         if notifies {
             assert_eq!(pair.with(0, |ep| ep.conns[conn].to), name, "the port's name stays");
         }
-        assert_eq!(pair.with(0, |ep| ep.conn_of(first)), None);
+        assert_eq!(pair.with(0, |ep| ep.conns.of_index(first)), None);
     }
 }
 
@@ -546,7 +546,7 @@ fn state_for_a_peer_without_acknowledgements_is_bounded() {
         here::pass(10_000_000_000);
         pair.go_on(1);
     }
-    assert_eq!(pair.with(0, |ep| (ep.ops.len(), ep.conns.len())), (0, 0));
+    assert_eq!(pair.with(0, |ep| (ep.tx.ops().len(), ep.conns.len())), (0, 0));
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn silent_unknown_peers_are_evicted_for_new_ones() {
         pair.inject_from(node, 0, &sign(index, 0));
         last = index;
     }
-    let there = pair.with(0, |ep| (ep.unknown, ep.conn_of(last).is_some()));
+    let there = pair.with(0, |ep| (ep.conns.unknown(), ep.conns.of_index(last).is_some()));
     assert!(there.0 <= most && there.1, "{there:?}");
     // Those that were in the vector as well.
     for node in 151..250 {
