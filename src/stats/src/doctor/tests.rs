@@ -1,7 +1,10 @@
 //! Unit tests of `doctor`.
 use super::examine as diagnose;
+use super::pairs::first_ring;
+use super::view::*;
 use super::*;
-use crate::layout::{StatsHeader, kinds, text_words};
+use crate::layout::*;
+use crate::read::SystemStats;
 use std::time::{Duration, Instant};
 
 const NOW: u64 = 100_000_000_000;
