@@ -1,6 +1,7 @@
 //! Common part of fi_ps, fi_top and fi_doctor: the selection of processes, the refresh interval,
 //! and the messages about unreadable processes.
 #![allow(dead_code, reason = "no tool needs all of it")]
+use lexopt::{Arg, ValueExt as _};
 use ofi_stats::bounds::{LeftOut, LookBounds};
 use ofi_stats::layout::{
     ENDPOINT_COUNTERS, EndpointStats, LATENCY_CLASSES, PEER_COUNTERS, PeerStats, PendingOpStats,
@@ -118,6 +119,11 @@ pub(crate) fn process_labels(process: &StatsProcess) -> String {
 /// Function reading a process.
 type ReadProcess = fn(u32, &mut LookBounds) -> Result<StatsProcess, StatsReadError>;
 
+/// Returns the complaint about an argument without a meaning.
+fn unknown(own: &str, arg: &str) -> String {
+    format!("what is {arg:?}? See {own} --help")
+}
+
 /// Parsed command line.
 #[derive(Default)]
 pub(crate) struct CliOptions {
@@ -146,28 +152,41 @@ impl CliOptions {
         words: &[&str],
     ) -> Self {
         let mut options = Self::default();
-        let mut args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
-        while let Some(arg) = args.next() {
-            if matches!(arg.as_str(), "-h" | "--help") {
+        let mut parser = lexopt::Parser::from_env();
+        loop {
+            let name = match parser.next() {
+                Ok(None) => return options,
+                Ok(Some(Arg::Short(letter))) => format!("-{letter}"),
+                Ok(Some(Arg::Long(name))) => format!("--{name}"),
+                Ok(Some(Arg::Value(value))) => match value.to_string_lossy().parse() {
+                    Ok(pid) => {
+                        options.pids.push(pid);
+                        continue;
+                    }
+                    Err(_) => complain(own, &unknown(own, &value.to_string_lossy())),
+                },
+                // A value for an option without one.
+                Err(error) => complain(own, &error.to_string()),
+            };
+            if matches!(name.as_str(), "-h" | "--help") {
                 print(help);
                 std::process::exit(0);
-            } else if flags.contains(&arg.as_str()) {
-                options.set.push(arg);
-            } else if values.contains(&arg.as_str()) {
-                let value = args.next().and_then(|value| value.parse::<f64>().ok());
+            } else if flags.contains(&name.as_str()) {
+                options.set.push(name);
+            } else if values.contains(&name.as_str()) {
+                let value = parser.value().ok().and_then(|value| value.parse::<f64>().ok());
                 let fits = value.filter(|value| (0.0..=1e6).contains(value));
-                let Some(value) = fits else { complain(own, &format!("{arg} takes a number")) };
-                options.values.push((arg, value));
-            } else if words.contains(&arg.as_str()) {
-                let Some(word) = args.next() else { complain(own, &format!("{arg} takes a word")) };
-                options.words.push((arg, word));
-            } else if let Ok(pid) = arg.parse() {
-                options.pids.push(pid);
+                let Some(value) = fits else { complain(own, &format!("{name} takes a number")) };
+                options.values.push((name, value));
+            } else if words.contains(&name.as_str()) {
+                let Ok(word) = parser.value() else {
+                    complain(own, &format!("{name} takes a word"));
+                };
+                options.words.push((name, word.to_string_lossy().into_owned()));
             } else {
-                complain(own, &format!("what is {arg:?}? See {own} --help"));
+                complain(own, &unknown(own, &name));
             }
         }
-        options
     }
 
     pub(crate) fn has(&self, flag: &str) -> bool {

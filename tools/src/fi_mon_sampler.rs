@@ -1,4 +1,5 @@
 //! Reads the counters of the hook `monitor` (fi_mon_sampler(1)).
+use lexopt::Arg;
 use ofi_stats::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString, c_int};
@@ -56,41 +57,35 @@ fn invalid(text: String) -> Complaint {
 
 impl SampleOptions {
     /// Reads the command line; nothing if it only asks for help.
-    fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Self>, Complaint> {
+    fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, Complaint> {
         let (mut target, mut watch, mut folder) = (None, None, None);
-        let mut args = args;
-        while let Some(arg) = args.next() {
-            let text = arg.to_string_lossy().into_owned();
-            if text == "-h" || text == "--help" {
-                return Ok(None);
-            }
-            // A value may stand in the same word.
-            let option = ["-w", "-f", "-o"].into_iter().find(|option| text.starts_with(option));
-            let Some(option) = option else {
-                if text.starts_with('-') && text.len() > 1 {
-                    return Err(invalid(format!("There is no option {text}")));
+        let mut parser = lexopt::Parser::from_args(args);
+        while let Some(arg) = parser.next().map_err(|error| invalid(error.to_string()))? {
+            let letter = match arg {
+                Arg::Short('h') | Arg::Long("help") => return Ok(None),
+                Arg::Short(letter @ ('w' | 'f' | 'o')) => letter,
+                Arg::Short(letter) => return Err(invalid(format!("There is no option -{letter}"))),
+                Arg::Long(name) => return Err(invalid(format!("There is no option --{name}"))),
+                Arg::Value(path) => {
+                    if target.replace(PathBuf::from(path)).is_some() {
+                        return Err(invalid("There is one target: a file or a folder".to_owned()));
+                    }
+                    continue;
                 }
-                if target.replace(PathBuf::from(arg)).is_some() {
-                    return Err(invalid("There is one target: a file or a folder".to_owned()));
-                }
-                continue;
             };
-            let value = match &text[option.len()..] {
-                "" => args.next().ok_or_else(|| invalid(format!("{option} takes a value")))?,
-                value => value.into(),
-            };
+            let value = parser.value().map_err(|_| invalid(format!("-{letter} takes a value")))?;
             let value_text = value.to_string_lossy();
-            match option {
-                "-w" => {
+            match letter {
+                'w' => {
                     let milliseconds = value_text.parse().ok().filter(|number| *number > 0);
                     let milliseconds = milliseconds
                         .ok_or_else(|| invalid(format!("Invalid watch time '{value_text}'")))?;
                     watch = Some(Duration::from_millis(milliseconds));
                 }
-                "-f" if !value_text.eq_ignore_ascii_case("csv") => {
+                'f' if !value_text.eq_ignore_ascii_case("csv") => {
                     return Err(invalid(format!("Invalid format '{value_text}'")));
                 }
-                "-o" => folder = Some(PathBuf::from(value)),
+                'o' => folder = Some(PathBuf::from(value)),
                 _ => {}
             }
         }

@@ -1,4 +1,5 @@
 //! Command line and output of fi_pingpong: the same words and columns as every other fi_pingpong.
+use lexopt::Arg;
 use ofi::abi::fi_ep_type;
 use std::fmt;
 use std::time::Duration;
@@ -83,76 +84,64 @@ pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageE
         v6: false,
         server: None,
     };
-    let mut words = arguments.iter();
-    let mut only_operands = false;
-    while let Some(word) = words.next() {
-        let letters = match word.strip_prefix('-') {
-            Some("-") if !only_operands => {
-                only_operands = true;
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(arg) = parser.next().map_err(|error| refuse(error.to_string(), true))? {
+        let letter = match arg {
+            Arg::Short('c') => {
+                o.check = true;
                 continue;
             }
-            Some(letters) if !letters.is_empty() && !only_operands => letters,
-            _ => {
-                o.server.get_or_insert_with(|| word.clone());
+            Arg::Short('v') => {
+                o.verbose = true;
+                continue;
+            }
+            Arg::Short('6') => {
+                o.v6 = true;
+                continue;
+            }
+            Arg::Short('h') => return Err(refuse(String::new(), true)),
+            Arg::Short(letter @ ('B' | 'P' | 'd' | 'f' | 's' | 'p' | 'e' | 'I' | 'S' | 'm')) => {
+                letter
+            }
+            Arg::Short(letter) => {
+                return Err(refuse(format!("invalid option -- '{letter}'"), true));
+            }
+            // getopt(3) without long options takes the second dash for an option.
+            Arg::Long(_) => return Err(refuse("invalid option -- '-'".to_owned(), true)),
+            Arg::Value(server) => {
+                o.server.get_or_insert_with(|| server.to_string_lossy().into_owned());
                 continue;
             }
         };
-        for (at, letter) in letters.char_indices() {
-            let rest = &letters[at + letter.len_utf8()..];
-            match letter {
-                'c' => o.check = true,
-                'v' => o.verbose = true,
-                '6' => o.v6 = true,
-                'h' => return Err(refuse(String::new(), true)),
-                'B' | 'P' | 'd' | 'f' | 's' | 'p' | 'e' | 'I' | 'S' | 'm' => {
-                    let value = if rest.is_empty() {
-                        words.next().cloned().ok_or_else(|| {
-                            refuse(format!("option requires an argument -- '{letter}'"), true)
-                        })?
-                    } else {
-                        rest.to_owned()
-                    };
-                    let bad =
-                        || refuse(format!("Error parsing \"{value}\": Invalid argument"), false);
-                    match letter {
-                        'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
-                        'P' => o.destination_port = value.parse().map_err(|_| bad())?,
-                        'd' => o.domain = Some(value),
-                        'f' => o.fabric = Some(value),
-                        's' => o.source = Some(value),
-                        'p' => o.provider = Some(value),
-                        'e' => {
-                            o.endpoint = match value.to_ascii_lowercase().as_str() {
-                                "msg" => fi_ep_type::FI_EP_MSG,
-                                "rdm" => fi_ep_type::FI_EP_RDM,
-                                "dgram" => fi_ep_type::FI_EP_DGRAM,
-                                _ => {
-                                    return Err(refuse(
-                                        format!("Unknown endpoint : {value}"),
-                                        false,
-                                    ));
-                                }
-                            }
-                        }
-                        'I' => o.iterations = value.parse().map_err(|_| bad())?,
-                        'S' if value.eq_ignore_ascii_case("all") => o.size = None,
-                        'S' => o.size = Some(value.parse().map_err(|_| bad())?),
-                        _ => {
-                            o.mode = match value.to_ascii_lowercase().as_str() {
-                                "msg" => Mode::Msg,
-                                "tagged" => Mode::Tagged,
-                                _ => {
-                                    return Err(refuse(
-                                        format!("Unknown transmit mode : {value}"),
-                                        false,
-                                    ));
-                                }
-                            }
-                        }
-                    }
-                    break;
+        let value = parser
+            .value()
+            .map_err(|_| refuse(format!("option requires an argument -- '{letter}'"), true))?;
+        let value = value.to_string_lossy().into_owned();
+        let bad = || refuse(format!("Error parsing \"{value}\": Invalid argument"), false);
+        match letter {
+            'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
+            'P' => o.destination_port = value.parse().map_err(|_| bad())?,
+            'd' => o.domain = Some(value),
+            'f' => o.fabric = Some(value),
+            's' => o.source = Some(value),
+            'p' => o.provider = Some(value),
+            'e' => {
+                o.endpoint = match value.to_ascii_lowercase().as_str() {
+                    "msg" => fi_ep_type::FI_EP_MSG,
+                    "rdm" => fi_ep_type::FI_EP_RDM,
+                    "dgram" => fi_ep_type::FI_EP_DGRAM,
+                    _ => return Err(refuse(format!("Unknown endpoint : {value}"), false)),
                 }
-                _ => return Err(refuse(format!("invalid option -- '{letter}'"), true)),
+            }
+            'I' => o.iterations = value.parse().map_err(|_| bad())?,
+            'S' if value.eq_ignore_ascii_case("all") => o.size = None,
+            'S' => o.size = Some(value.parse().map_err(|_| bad())?),
+            _ => {
+                o.mode = match value.to_ascii_lowercase().as_str() {
+                    "msg" => Mode::Msg,
+                    "tagged" => Mode::Tagged,
+                    _ => return Err(refuse(format!("Unknown transmit mode : {value}"), false)),
+                }
             }
         }
     }
