@@ -1,6 +1,7 @@
 //! The fi_atomic(3) table for any [`Endpoint`].
-use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unsupported};
+use super::ep::fid::EpFid;
+use super::traits::Endpoint;
+use super::unsupported;
 use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
@@ -11,6 +12,7 @@ use crate::buf::{MAX_SEGMENTS, RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::FidObject;
+use crate::operation::{AtomicOp, RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 

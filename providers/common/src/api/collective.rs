@@ -1,10 +1,12 @@
 //! The fi_collective(3) table for any [`Endpoint`], the join call, and the domain's query of
 //! supported operations.
 use super::atomic::DatatypeCode;
-use super::domain::DomainFid;
-use super::ep::{EpFid, EpShared};
+use super::domain_fid::DomainFid;
+use super::ep::fid::EpFid;
+use super::ep::shared::EpShared;
 use super::mc::Mc;
-use super::{Domain, Endpoint, peer_transfer};
+use super::peer_transfer;
+use super::traits::{Domain, Endpoint};
 use crate::abi::{
     FI_ADDR_UNSPEC, FI_COLLECTIVE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_addr,
     fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc, fi_msg_collective, fi_op,
@@ -472,7 +474,7 @@ pub(super) unsafe extern "C" fn query<D: Domain>(
         let (domain, attr) = unsafe {
             (DomainFid::<D>::from_c(domain.cast_const())?, attr.as_mut().ok_or(Error::INVAL)?)
         };
-        if domain.later.is_none() {
+        if domain.deferred_work().is_none() {
             return Err(Error::NOSYS);
         }
         let (datatype, op) = (attr.datatype.raw(), attr.op.raw());

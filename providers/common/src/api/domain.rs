@@ -1,8 +1,11 @@
 //! `struct fid_domain` for any [`Domain`].
-use super::ep::{EndpointEnv, EpFid};
+use super::domain_fid::{DomainFid, open_on};
+use super::ep::fid::EpFid;
 use super::imported::ImportedSrx;
+use super::new_domain::{BecomesFid, NewDomain, OnFabric};
 use super::stx::Stx;
-use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, peer_transfer, trigger};
+use super::traits::{Atomic, Domain, Endpoint};
+use super::{atomic, collective, opened, peer_transfer, trigger};
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_PEER_TRANSFER,
     FI_REG_MR, FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cntr_events,
@@ -11,82 +14,29 @@ use crate::abi::{
     fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::AtomicKind;
+use crate::attr::RxAttr;
 use crate::av::{self, Av};
 use crate::boundary::{ffi_guard, ffi_guard_if_memory};
-use crate::cntr::{Cntr, CntrWatch};
+use crate::cntr::Cntr;
 use crate::coll;
-use crate::cq::{Cq, OnDomain};
+use crate::cq::Cq;
 use crate::deferred::{self, DeferredProgress, DeferredQueue};
-use crate::eq::{DomainEq, Eq};
+use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, enosys_stub, ops};
 use crate::info::InfoRef;
 use crate::mr::Mr;
-use crate::object::{Object, Parent, Users};
+use crate::object::Object;
 use crate::peer_srx::SrxOwner;
 use crate::poll::PollSet;
-use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::sync::Arc;
 
-/// A domain, as C and the objects opened on it share it.
-#[repr(C)]
-pub struct DomainFid<D> {
-    c: fid_domain,
-    users: Arc<Users>,
-    api_version: u32,
-    fabric: Parent,
-    /// Deferred work of the domain, if it was opened for it.
-    pub(super) later: Option<Arc<DeferredQueue>>,
-    progress: Arc<dyn Progress>,
-    /// Event queue for objects of the domain without their own one (fi_domain_bind).
-    eq: DomainEq,
-    /// Provider's part, reference-counted for objects outliving the fid.
-    pub(crate) inner: Arc<D>,
-}
-
-/// Parent fabric of a domain.
-pub(super) struct OnFabric {
-    pub(super) parent: Parent,
-    pub(super) api_version: u32,
-}
-
-/// Domain of any type opened by a fabric, to be converted to a fid. The type may depend on the
-/// info: a fabric can have several.
-pub struct NewDomain(Box<dyn BecomesFid>);
-
-impl std::fmt::Debug for NewDomain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("NewDomain")
-    }
-}
-
 impl<D: Domain> From<D> for NewDomain {
     fn from(domain: D) -> Self {
-        Self(Box::new(domain))
+        Self::new(Box::new(domain))
     }
-}
-
-impl NewDomain {
-    /// Returns the domain's fid, owned by the application from now on.
-    pub(super) fn into_c(
-        self,
-        on: OnFabric,
-        info: InfoRef<'_>,
-        context: *mut c_void,
-    ) -> Result<*mut fid_domain> {
-        self.0.into_c(on, info, context)
-    }
-}
-
-trait BecomesFid {
-    fn into_c(
-        self: Box<Self>,
-        on: OnFabric,
-        info: InfoRef<'_>,
-        context: *mut c_void,
-    ) -> Result<*mut fid_domain>;
 }
 
 impl<D: Domain> BecomesFid for D {
@@ -97,19 +47,6 @@ impl<D: Domain> BecomesFid for D {
         context: *mut c_void,
     ) -> Result<*mut fid_domain> {
         Ok(DomainFid::open(*self, on, info, context)?.into_c())
-    }
-}
-
-// SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
-unsafe impl<D: Domain> Sync for DomainFid<D> {}
-// SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
-unsafe impl<D: Domain> Send for DomainFid<D> {}
-// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl<D: Domain> FidObject<fid_domain> for DomainFid<D> {}
-
-impl<D> std::fmt::Debug for DomainFid<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DomainFid({:?})", self.users)
     }
 }
 
@@ -149,54 +86,16 @@ impl<D: Domain> DomainFid<D> {
             inner.settings().attend(&progress);
             later = Some(new);
         }
-        Ok(Arc::new(Self {
-            c: fid_domain {
-                fid: fid {
-                    fclass: FI_CLASS_DOMAIN as usize,
-                    context,
-                    ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
-                },
-                ops: std::ptr::from_ref(Self::OPS).cast_mut(),
-                mr: std::ptr::from_ref(Self::MR_OPS).cast_mut(),
+        let c = fid_domain {
+            fid: fid {
+                fclass: FI_CLASS_DOMAIN as usize,
+                context,
+                ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
             },
-            users: Arc::new(Users::default()),
-            api_version: on.api_version,
-            fabric: on.parent,
-            later,
-            progress,
-            eq: DomainEq::default(),
-            inner: Arc::new(inner),
-        }))
-    }
-
-    /// Returns this domain as the parent of an object opened on it.
-    pub(crate) fn parent(self: &Arc<Self>) -> Parent {
-        Parent::new(self.clone(), self.users.clone())
-    }
-
-    /// Returns the resources of this domain for a new endpoint with this parent.
-    pub(super) fn ground(self: &Arc<Self>, parent: Parent) -> EndpointEnv {
-        EndpointEnv {
-            api_version: self.api_version,
-            addr_format: self.inner.settings().addr_format,
-            segments: self.inner.settings().segments,
-            parent,
-            progress: self.progress.clone(),
-            later: self.later.clone(),
-            eq: self.eq.clone(),
-        }
-    }
-
-    fn for_queue(self: &Arc<Self>) -> OnDomain {
-        let domain = self.inner.clone();
-        OnDomain {
-            parent: self.parent(),
-            progress: self.progress.clone(),
-            api_version: self.api_version,
-            level: self.inner.settings().level.clone(),
-            on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
-            later: self.later.clone().map(|later| later as Arc<dyn CntrWatch>),
-        }
+            ops: std::ptr::from_ref(Self::OPS).cast_mut(),
+            mr: std::ptr::from_ref(Self::MR_OPS).cast_mut(),
+        };
+        Ok(Arc::new(Self::new(c, inner, on, progress, later)))
     }
 }
 
@@ -207,12 +106,11 @@ impl<D: Domain> DomainFid<D> {
 unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
     ffi_guard("fi_close(domain)", || {
         // SAFETY: see above.
-        unsafe { DomainFid::<D>::from_c(fid.cast()) }?.users.check_none()?;
+        unsafe { DomainFid::<D>::from_c(fid.cast()) }?.check_unused()?;
         opened::remove_domain(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         let domain = unsafe { DomainFid::<D>::take(fid.cast()) };
-        domain.eq.leave();
-        domain.fabric.leave();
+        domain.leave();
         Ok(())
     })
 }
@@ -231,25 +129,8 @@ unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) 
         }
         // SAFETY: see above; the application binds an open event queue.
         let (domain, eq) = unsafe { (DomainFid::<D>::from_c(fid.cast())?, Eq::from_fid(bfid)?) };
-        domain.eq.set(eq)
+        domain.eq().set(eq)
     })
-}
-
-/// Opens an object counted as a user of the domain and passes it to C.
-pub(super) unsafe fn open_on<D: Domain, T: FidObject<C>, C>(
-    domain: *mut fid_domain,
-    out: *mut *mut C,
-    open: impl FnOnce(&Arc<DomainFid<D>>) -> Result<Arc<T>>,
-) -> Result {
-    // SAFETY: see above.
-    let domain = unsafe { DomainFid::<D>::arc_from_c(domain) }?;
-    if out.is_null() {
-        return Err(Error::INVAL);
-    }
-    let object = open(&domain)?;
-    // SAFETY: checked above.
-    unsafe { out.write(object.into_c()) };
-    Ok(())
 }
 
 /// Calls of an address vector, with sets for collectives.
@@ -271,7 +152,7 @@ unsafe extern "C" fn av_open<D: Domain>(
                 let settings = domain.inner.settings();
                 let (format, sharing) = (settings.addr_format, settings.sharing);
                 let av = Av::open(domain.parent(), format, sharing, attr.as_mut(), context)?
-                    .with_default_eq(domain.eq.clone());
+                    .with_default_eq(domain.eq().clone());
                 Ok(av.with_ops(if D::Endpoint::TRANSFERS { &PEER_AV_OPS } else { &AV_OPS }))
             })
         }
@@ -358,7 +239,10 @@ unsafe fn open_endpoint<D: Domain>(
         let info = InfoRef::from_c(info)?;
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let parent = domain.parent();
-            if D::Endpoint::LATER && info.caps() & FI_MULTICAST != 0 && domain.later.is_none() {
+            if D::Endpoint::LATER
+                && info.caps() & FI_MULTICAST != 0
+                && domain.deferred_work().is_none()
+            {
                 // Peers would wait for answers that only a domain opened for these capabilities
                 // gives.
                 return Err(Error::INVAL);

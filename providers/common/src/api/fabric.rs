@@ -1,7 +1,9 @@
 //! `struct fid_fabric` for any [`Fabric`].
-use super::domain::OnFabric;
+use super::fabric_fid::FabricFid;
+use super::new_domain::OnFabric;
+use super::opened;
 use super::pep::PepFid;
-use super::{Fabric, Getinfo, opened};
+use super::traits::{Fabric, Getinfo};
 use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
@@ -12,33 +14,10 @@ use crate::error::{Error, Result};
 use crate::fid::{FidObject, ops};
 use crate::heap;
 use crate::info::{ApiLevel, InfoBuf, InfoQuery, InfoRef};
-use crate::object::{Parent, Users};
 use crate::peer;
 use crate::poll::{self, WaitSet};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
-
-/// A fabric, as C and its domains share it.
-#[repr(C)]
-pub struct FabricFid<F> {
-    c: fid_fabric,
-    pub(crate) users: Arc<Users>,
-    pub(crate) inner: F,
-}
-
-// SAFETY: the C part is written once, by the core right after opening and by
-// `open`; `F` is Send + Sync by its trait.
-unsafe impl<F: Fabric> Sync for FabricFid<F> {}
-// SAFETY: the C part is written once, right after opening; `F` is Send + Sync by its trait.
-unsafe impl<F: Fabric> Send for FabricFid<F> {}
-// SAFETY: repr(C) with the C struct first; made only by `open_fabric`, in an `Arc`.
-unsafe impl<F: Fabric> FidObject<fid_fabric> for FabricFid<F> {}
-
-impl<F> std::fmt::Debug for FabricFid<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "FabricFid({:?})", self.users)
-    }
-}
 
 /// The `getinfo` callback of a provider's `struct fi_provider`.
 ///
@@ -97,19 +76,16 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
         };
         // SAFETY: checked above.
         let api_version = unsafe { (*attr).api_version };
-        let fabric = Arc::new(FabricFid {
-            c: fid_fabric {
-                fid: fid {
-                    fclass: FI_CLASS_FABRIC as usize,
-                    context,
-                    ops: std::ptr::from_ref(FabricFid::<F>::FID_OPS).cast_mut(),
-                },
-                ops: std::ptr::from_ref(FabricFid::<F>::OPS).cast_mut(),
-                api_version,
+        let c = fid_fabric {
+            fid: fid {
+                fclass: FI_CLASS_FABRIC as usize,
+                context,
+                ops: std::ptr::from_ref(FabricFid::<F>::FID_OPS).cast_mut(),
             },
-            users: Arc::new(Users::default()),
-            inner: F::open(name)?,
-        });
+            ops: std::ptr::from_ref(FabricFid::<F>::OPS).cast_mut(),
+            api_version,
+        };
+        let fabric = Arc::new(FabricFid::new(c, F::open(name)?));
         opened::add_fabric(name, fabric.as_c());
         // SAFETY: checked above.
         unsafe { out.write(fabric.into_c()) };
@@ -129,18 +105,6 @@ impl<F: Fabric> FabricFid<F> {
         trywait: Some(trywait),
         domain2: Some(domain2::<F>),
     };
-
-    /// The version the application asked `fi_getinfo` for; the core stores it
-    /// after opening.
-    pub fn api_version(&self) -> u32 {
-        // SAFETY: the core writes the field before it hands the fabric out.
-        unsafe { (&raw const self.c.api_version).read_volatile() }
-    }
-
-    /// Returns this fabric as the parent of an object opened on it.
-    pub(crate) fn parent(self: &Arc<Self>) -> Parent {
-        Parent::new(self.clone(), self.users.clone())
-    }
 }
 
 // SAFETY of the entry points below: each is reachable only through the ops
@@ -149,7 +113,7 @@ impl<F: Fabric> FabricFid<F> {
 unsafe extern "C" fn close<F: Fabric>(fid: *mut fid) -> c_int {
     ffi_guard("fi_close(fabric)", || {
         // SAFETY: see above.
-        unsafe { FabricFid::<F>::from_c(fid.cast()) }?.users.check_none()?;
+        unsafe { FabricFid::<F>::from_c(fid.cast()) }?.check_unused()?;
         opened::remove_fabric(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         drop(unsafe { FabricFid::<F>::take(fid.cast()) });

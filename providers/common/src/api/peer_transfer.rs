@@ -1,10 +1,11 @@
 //! Endpoints with transfers made by another provider's endpoint (`FI_PEER_TRANSFER` of fi_peer(3)):
 //! opening them, the table for the owner's reports of ended transfers, and joining collective
 //! groups.
-use super::domain::{DomainFid, open_on};
-use super::ep::{EpFid, EpShared};
+use super::domain_fid::{DomainFid, open_on};
+use super::ep::fid::EpFid;
+use super::ep::shared::EpShared;
 use super::mc::Mc;
-use super::{Domain, Endpoint};
+use super::traits::{Domain, Endpoint};
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, fi_addr_t, fi_collective_addr, fi_cq_err_entry,
     fi_cq_tagged_entry, fi_info, fi_ops_transfer_peer, fi_peer_transfer_context, fid_domain,
@@ -46,7 +47,7 @@ pub(super) unsafe fn open<D: Domain>(
         let transfers = PeerTransfers::new(context)?;
         let owner = InfoRef::from_c((*context).info).ok();
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain: &Arc<DomainFid<D>>| {
-            if domain.later.is_none() || info.caps() & FI_COLLECTIVE == 0 {
+            if domain.deferred_work().is_none() || info.caps() & FI_COLLECTIVE == 0 {
                 return Err(Error::INVAL);
             }
             let parent = domain.parent();

@@ -1,8 +1,8 @@
 //! `struct fid_pep` for any [`PassiveEp`].
-use super::connreq::ConnRequest;
-use super::ep::give_name;
-use super::fabric::FabricFid;
-use super::{Fabric, PassiveEp, bytes, copy_out, take_request};
+use super::connreq::{ConnRequest, take_request};
+use super::ep::control::give_name;
+use super::fabric_fid::FabricFid;
+use super::traits::{Fabric, PassiveEp, Reject};
 use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
@@ -13,16 +13,10 @@ use crate::fid::{FidObject, class_of, enosys_stub, ops};
 use crate::info::{InfoBuf, InfoRef};
 use crate::object::{Object, Parent};
 use crate::progress::Progress;
+use crate::scoped_buf::{bytes, copy_out};
 use core::ffi::{c_int, c_void};
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
-
-/// Connection request with support for a rejection.
-pub trait Reject: Any + Send {
-    /// Refuses the request, sending `param` along.
-    fn reject(self, param: &[u8]) -> Result;
-}
 
 /// Passive endpoint of providers without one; the type has no values.
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 //! The fi_rma(3) table for any [`Endpoint`].
-use super::ep::EpFid;
-use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
+use super::ep::fid::EpFid;
+use super::traits::Endpoint;
 use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
 use crate::boundary::ffi_guard_transfer;
 use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::FidObject;
+use crate::operation::{ReadOp, RemoteSegment, RemoteSegments, WriteOp};
 use core::ffi::c_void;
 use libc::{iovec, ssize_t};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A shared transmit context, as C holds it.
 #[repr(C)]
-pub(super) struct Stx {
+pub(crate) struct Stx {
     c: fid_stx,
     base: Base,
 }

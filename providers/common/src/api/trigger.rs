@@ -6,9 +6,14 @@
 //! until its completion, and are read again at its start. Its completion goes to a separate
 //! counter.
 use super::atomic::{NO_RESULT, NONE};
-use super::domain::DomainFid;
-use super::ep::{EpFid, EpShared, RX_FLAGS, TX_FLAGS, Transfer};
-use super::{Domain, Endpoint, RecvOp, SendOp, ep, rma};
+use super::domain_fid::DomainFid;
+use super::ep::fid::EpFid;
+use super::ep::flags::{RX_FLAGS, TX_FLAGS};
+use super::ep::message::{recv_op, send_op, trecv_op, tsend_op};
+use super::ep::shared::EpShared;
+use super::ep::transfer::Transfer;
+use super::rma;
+use super::traits::{Domain, Endpoint};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG, FI_RECV,
     FI_RMA, FI_TAGGED, FI_TRIGGER, fi_addr_t, fi_deferred_work, fi_op_type, fi_trigger_event,
@@ -29,6 +34,7 @@ use crate::heap;
 use crate::mr;
 use crate::notices::Port;
 use crate::object::Object;
+use crate::operation::{RecvOp, SendOp};
 use crate::reserved::INTERNAL_OP;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -182,7 +188,7 @@ impl<E: Endpoint> EpShared<E> {
                 collectives.close();
             }
             if let Some(multicast) = self.multicast.get() {
-                multicast.groups.close();
+                multicast.groups().close();
             }
         }
     }
@@ -256,16 +262,16 @@ impl DeferredWork {
             if is(FI_OP_SEND) || is(FI_OP_RECV) {
                 let op = &*work.op.msg;
                 let made = match is(FI_OP_SEND) {
-                    true => Transfer::Send(ep::send_op(&op.msg, most, tx(op.flags)?)?),
-                    false => Transfer::Recv(ep::recv_op(&op.msg, most, rx(op.flags)?)?),
+                    true => Transfer::Send(send_op(&op.msg, most, tx(op.flags)?)?),
+                    false => Transfer::Recv(recv_op(&op.msg, most, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             if is(FI_OP_TSEND) || is(FI_OP_TRECV) {
                 let op = &*work.op.tagged;
                 let made = match is(FI_OP_TSEND) {
-                    true => Transfer::Tsend(ep::tsend_op(&op.msg, most, tx(op.flags)?)?),
-                    false => Transfer::Trecv(ep::trecv_op(&op.msg, most, rx(op.flags)?)?),
+                    true => Transfer::Tsend(tsend_op(&op.msg, most, tx(op.flags)?)?),
+                    false => Transfer::Trecv(trecv_op(&op.msg, most, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
@@ -511,7 +517,7 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
                 abi::FI_UNMAP_KEY => return if arg.is_null() { Err(Error::INVAL) } else { Ok(()) },
                 _ => {}
             }
-            let later = domain.later.as_ref().ok_or(Error::NOSYS)?;
+            let later = domain.deferred_work().ok_or(Error::NOSYS)?;
             match command {
                 abi::FI_QUEUE_WORK => {
                     heap::ready()?;

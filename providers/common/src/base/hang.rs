@@ -2,6 +2,7 @@
 //!
 //! A thread examines this process from outside, by its published statistics (`stats.rs`), without
 //! any code in the engines.
+use crate::sys::coarse_now;
 use crate::worker::{Worker, rest, unharmed};
 use ofi_stats::bounds::LookBounds;
 use ofi_stats::doctor::{Finding, examine, standstill};
@@ -67,7 +68,7 @@ fn report(own: u32, since: Instant) {
     rest(|| sleep(EXAMINATION));
     let pids: Vec<_> = before.iter().map(|process| process.pid).collect();
     let after = look(own, &pids);
-    let findings = examine(&before, &after, super::stats::coarse_now()).findings;
+    let findings = examine(&before, &after, coarse_now()).findings;
     eprint!("{}", verdict(own, since.elapsed().as_secs(), &findings));
 }
 

@@ -10,6 +10,8 @@ pub mod backoff;
 pub mod buf;
 pub(crate) mod closer;
 mod hang;
+#[allow(unsafe_code)]
+pub(crate) mod library_thread;
 pub mod link_addr;
 #[allow(unsafe_code)]
 pub mod lock;

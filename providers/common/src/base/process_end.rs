@@ -4,11 +4,13 @@
 //! end with their objects. Such a process never closes them, so they would keep it alive for ever.
 //! Therefore the process exits as soon as the application has no thread any more, as glibc ends it
 //! with its last thread: by exit(3) with status 0.
-use crate::worker::{ThreadMark, Worker, is_worker, rest, running_workers};
+use crate::library_thread::{
+    ThreadMark, detach, is_worker, mind_forks, rest, running_workers, start,
+};
 use std::ffi::c_void;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Interval of the checks of the main thread while it runs.
@@ -20,8 +22,9 @@ const TASKS_PAUSE: Duration = Duration::from_millis(100);
 /// The threads of this process, as proc(5) lists them.
 const TASKS: &str = "/proc/self/task";
 
-/// True if the process is watched, by at most one thread.
-static WATCHED: AtomicBool = AtomicBool::new(false);
+/// Number of the process watched by at most one thread; 0 without a watch. A forked child
+/// has another number and no watching thread.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
 
 /// Mark of application threads that have started a library thread.
 static STARTER: ThreadMark = ThreadMark::new(Some(end_thread));
@@ -36,17 +39,16 @@ pub(crate) fn watch_end_of_thread() {
 
 /// Starts the watch at the end of a thread that has started a library thread.
 extern "C" fn end_thread(_value: *mut c_void) {
-    if running_workers() == 0 || WATCHED.swap(true, Ordering::AcqRel) {
+    let process = std::process::id();
+    if running_workers() == 0 || WATCHED.swap(process, Ordering::AcqRel) == process {
         return;
     }
-    if Worker::start("ofi-last", watch).is_err() {
-        WATCHED.store(false, Ordering::Release);
+    mind_forks();
+    watch_end_of_thread();
+    match start("ofi-last", watch) {
+        Ok(thread) => detach(thread),
+        Err(_) => WATCHED.store(0, Ordering::Release),
     }
-}
-
-/// Resets the watch: a forked child has no watching thread.
-pub(crate) fn after_fork_in_child() {
-    WATCHED.store(false, Ordering::Release);
 }
 
 /// Ends the process when the application has no thread any more; returns when the library has none but
@@ -63,7 +65,7 @@ fn watch() {
         }
         rest(|| std::thread::sleep(if has_main { MAIN_PAUSE } else { TASKS_PAUSE }));
     }
-    WATCHED.store(false, Ordering::Release);
+    WATCHED.store(0, Ordering::Release);
 }
 
 /// Returns true if a thread has not ended, or if its state is unknown.

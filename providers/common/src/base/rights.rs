@@ -5,7 +5,7 @@
 //! in a socket.
 use crate::closer::close_later;
 use crate::error::{Error, Result};
-use crate::sys::set_option;
+use crate::sys::{EventFd, is_nonblocking, set_option};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// SO_PASSRIGHTS of Linux 6.16: allows a socket to receive descriptors.
@@ -121,6 +121,18 @@ impl ReceivedFd {
     /// Returns the descriptor, after the caller verified a non-blocking close.
     pub(crate) fn into_known(mut self) -> Option<OwnedFd> {
         self.0.take()
+    }
+
+    /// Returns the descriptor as an eventfd. Fails with -FI_EPROTO if it is not an eventfd (without
+    /// owner signals), or if it blocks writers.
+    pub(crate) fn into_event_fd(self) -> Result<EventFd> {
+        let raw = self.get().ok_or(Error::PROTO)?.as_raw_fd();
+        let what = std::fs::read_link(format!("/proc/thread-self/fd/{raw}"));
+        let is_event = what.is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]");
+        if !is_event || !is_nonblocking(raw)? {
+            return Err(Error::PROTO);
+        }
+        self.into_known().map(EventFd::from_owned).ok_or(Error::PROTO)
     }
 
     pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {

@@ -9,7 +9,8 @@ use super::hang;
 use crate::error::Error;
 use crate::param::{core_boolean, core_size};
 use crate::provider::Provider;
-use crate::sys::{count_forks, fine_now, generation, nanos_of, sealed_memory};
+pub use crate::sys::coarse_now;
+use crate::sys::{count_forks, fine_now, generation, sealed_memory};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use ofi_stats::layout::{
@@ -31,11 +32,6 @@ mod head {
     pub(super) const PEERS_LEFT_OUT: usize = 6;
     pub(super) const ENDPOINTS_LEFT_OUT: usize = 7;
     pub(super) const ITERATIONS: usize = 14;
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
-pub fn coarse_now() -> u64 {
-    nanos_of(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 /// Number of messages transferred, and of their bytes.

@@ -1,7 +1,6 @@
 //! Safe wrappers for system calls missing in the standard library.
 use crate::addr;
 use crate::error::{Error, Result};
-use crate::rights::ReceivedFd;
 use core::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
@@ -636,16 +635,9 @@ impl EventFd {
         }
     }
 
-    /// Wraps an eventfd received from another process. Fails with -FI_EPROTO if it is not an
-    /// eventfd (without owner signals), or if it blocks writers.
-    pub(crate) fn received(fd: ReceivedFd) -> Result<Self> {
-        let raw = fd.get().ok_or(Error::PROTO)?.as_raw_fd();
-        let what = std::fs::read_link(format!("/proc/thread-self/fd/{raw}"));
-        let is_event = what.is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]");
-        if !is_event || !is_nonblocking(raw)? {
-            return Err(Error::PROTO);
-        }
-        fd.into_known().map(Self).ok_or(Error::PROTO)
+    /// Wraps an eventfd.
+    pub(crate) fn from_owned(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 
     /// Makes the descriptor readable, if it is not already.
@@ -739,6 +731,11 @@ pub(crate) fn nanos_of(clock: libc::clockid_t) -> u64 {
 /// afford the two parts of an `Instant`.
 pub fn fine_now() -> u64 {
     nanos_of(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
+pub fn coarse_now() -> u64 {
+    nanos_of(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 /// A point in time to give up at, from a timeout in milliseconds as the API

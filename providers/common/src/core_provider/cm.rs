@@ -1,5 +1,8 @@
 //! Connection management of a core provider: event queues, passive endpoints.
-use super::{CoreFabric, CoreWaitSet, bind, call, close, code, control, copy_info};
+use super::call::{bind, call, close, code, control};
+use super::discover::copy_info;
+use super::fabric::CoreFabric;
+use super::wait::CoreWaitSet;
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_info, fi_wait_obj, fid, fid_eq, fid_pep,
 };
@@ -94,8 +97,8 @@ impl CoreEq {
                 let mut attr = std::mem::zeroed::<fi_eq_attr>();
                 attr.wait_obj = wait.into();
                 attr.wait_set = set.map_or(ptr::null_mut(), |set| set.as_ptr());
-                let open = call!(fabric.0.as_ref().ops, eq_open);
-                code(open(fabric.0.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+                let open = call!(fabric.raw().as_ref().ops, eq_open);
+                code(open(fabric.raw().as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             }
             NonNull::new(raw).ok_or(Error::OTHER)
         };
@@ -282,9 +285,9 @@ impl CorePassiveEp {
         let mut raw: *mut fid_pep = ptr::null_mut();
         // SAFETY: the fabric is open; the core only reads the info, during the call.
         let raw = unsafe {
-            let open = call!(fabric.0.as_ref().ops, passive_ep);
+            let open = call!(fabric.raw().as_ref().ops, passive_ep);
             let info = info.as_ptr().cast_mut();
-            code(open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            code(open(fabric.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
             NonNull::new(raw).ok_or(Error::OTHER)?
         };
         Ok(Self { raw, eq: None, _fabric: fabric.clone() })

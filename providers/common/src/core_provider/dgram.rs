@@ -1,9 +1,12 @@
 //! Datagram endpoints of a core provider, and the address vectors of their peers.
-use super::queue::{post_first, set_bytes, start_send};
-use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
-use super::{
+use super::call::{bind, call, close, code, control, set_bytes};
+use super::domain::CoreDomain;
+use super::memory::CoreBuf;
+use super::options::{
     OPT_ICMP_ERRORS, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
 };
+use super::post::{post_first, start_send};
+use super::queue::CoreCq;
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -32,8 +35,8 @@ impl CoreAv {
         unsafe {
             let mut attr = std::mem::zeroed::<fi_av_attr>();
             attr.r#type = fi_av_type::FI_AV_TABLE.into();
-            let open = call!(domain.raw.as_ref().ops, av_open);
-            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            let open = call!(domain.raw().as_ref().ops, av_open);
+            code(open(domain.raw().as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
         }
         let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
         Ok(Arc::new(Self { raw, _domain: domain.clone() }))
@@ -131,9 +134,9 @@ impl CoreDgram {
         let domain = cq.domain();
         // SAFETY: the domain is open; the core only reads the info, during the call.
         let raw = unsafe {
-            let open = call!(domain.raw.as_ref().ops, endpoint);
+            let open = call!(domain.raw().as_ref().ops, endpoint);
             let info = info.as_ptr().cast_mut();
-            code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
             NonNull::new(raw).ok_or(Error::OTHER)?
         };
         let ep = Self { raw, owner: cq.owner(), cq: cq.clone(), av: av.clone() };

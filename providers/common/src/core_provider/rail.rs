@@ -2,8 +2,9 @@
 //! it (`owner.rs`), for providers combining several endpoints into one.
 //!
 //! Buffers of applications must stay valid until the completion, as in any transfer call.
+use super::call::{bind, call, close, code, control};
+use super::domain::CoreDomain;
 use super::owner::{ArrivingMessage, PeerCqs, QueueOwner};
-use super::{CoreDomain, bind, call, close, code, control};
 use crate::abi::{
     self, FI_COMPLETION, FI_INJECT, c_enum, fi_addr_t, fi_atomic_attr, fi_av_attr, fi_av_type,
     fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma,
@@ -118,13 +119,13 @@ impl<O: QueueOwner> CoreRail<O> {
         // SAFETY: the domain is open; attributes and contexts live for the calls, and the queues until
         // the objects are closed.
         unsafe {
-            let ops = domain.raw.as_ref().ops;
+            let ops = domain.raw().as_ref().ops;
             let mut raw: *mut fid_av = ptr::null_mut();
             let mut attr = std::mem::zeroed::<fi_av_attr>();
             attr.r#type = fi_av_type::FI_AV_TABLE.into();
             attr.flags = abi::FI_AV_USER_ID;
             let open = call!(ops, av_open);
-            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            code(open(domain.raw().as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             let av = opened.note(given(raw)?);
 
             let (cq, fd) = open_cq(domain, &peer_cqs, waits)?;
@@ -137,13 +138,13 @@ impl<O: QueueOwner> CoreRail<O> {
                 fi_peer_srx_context { size: size_of::<fi_peer_srx_context>(), srx: peer_cqs.srx() };
             let open = call!(ops, srx_ctx);
             let context = (&raw mut context).cast();
-            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+            code(open(domain.raw().as_ptr(), &mut attr, &mut raw, context))?;
             let srx = opened.note(given(raw)?);
 
             let mut raw: *mut fid_ep = ptr::null_mut();
             let open = call!(ops, endpoint);
             let info = info.as_ptr().cast_mut();
-            code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
             let raw = opened.note(given(raw)?);
 
             let fid = raw.as_ptr().cast::<fid>();
@@ -189,9 +190,9 @@ impl<O: QueueOwner> CoreRail<O> {
                     size: size_of::<fi_peer_cntr_context>(),
                     cntr: self.peer_cqs.cntr(kind),
                 };
-                let open = call!(self.domain.raw.as_ref().ops, cntr_open);
+                let open = call!(self.domain.raw().as_ref().ops, cntr_open);
                 let context = (&raw mut context).cast();
-                code(open(self.domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+                code(open(self.domain.raw().as_ptr(), &mut attr, &mut raw, context))?;
                 let cntr = given(raw)?;
                 self.cntrs.lock().unwrap_or_else(PoisonError::into_inner).push(cntr);
                 bind(self.fid(), cntr.as_ptr().cast(), kind)?;
@@ -541,7 +542,7 @@ unsafe fn progress(cq: NonNull<fid_cq>) {
 unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
     let mut fids = [cq.as_ptr().cast::<fid>()];
     // SAFETY: by this function's contract.
-    unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
+    unsafe { domain.fabric().try_wait(&mut fids) }.is_ok()
 }
 
 /// Progress and waiting for all endpoints of a core provider's domain: a queue without bound
@@ -657,9 +658,9 @@ unsafe fn open_cq<O: QueueOwner>(
             attr.wait_obj = wait.into();
             let mut context =
                 fi_peer_cq_context { size: size_of::<fi_peer_cq_context>(), cq: peer_cqs.cq() };
-            let open = call!(domain.raw.as_ref().ops, cq_open);
+            let open = call!(domain.raw().as_ref().ops, cq_open);
             let context = (&raw mut context).cast();
-            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+            code(open(domain.raw().as_ptr(), &mut attr, &mut raw, context))?;
         }
         given(raw)
     };
@@ -693,8 +694,8 @@ impl CoreDomain {
                 let (datatype, op) = (operation.datatype(), operation.op());
                 let (datatype, op) =
                     (c_enum::from_raw(datatype.into()), c_enum::from_raw(op.into()));
-                let query = call!(self.raw.as_ref().ops, query_atomic);
-                code(query(self.raw.as_ptr(), datatype, op, &mut attr, flags))?;
+                let query = call!(self.raw().as_ref().ops, query_atomic);
+                code(query(self.raw().as_ptr(), datatype, op, &mut attr, flags))?;
                 Ok(attr.count.saturating_mul(operation.size()))
             }
         })();

@@ -1,12 +1,102 @@
-//! Memory registered with several core providers under one key, so peers can reach it over any of
-//! them.
-use super::{CoreDomain, CoreKeys, CoreRegistration, MAX_KEYS};
-use crate::abi::{FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
+//! The application's regions, registered with one core provider, or with several under one key for
+//! peers to reach them over any of them.
+use super::call::bind;
+use super::cntr::CoreCntr;
+use super::domain::CoreDomain;
+use super::memory::{CoreRegion, MAX_KEYS};
+use crate::abi::{self, FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
 use crate::error::{Error, Result};
 use crate::mr::{Backing, Count, RegionBacking, RegionRequest, Unbacked, grants_peers};
 use core::ffi::{c_int, c_void};
 use libc::iovec;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// The application's regions, as a domain's table has them registered.
+#[derive(Debug)]
+pub struct Regions {
+    domain: Arc<CoreDomain>,
+    /// Keys for FI_MR_BASIC over a core provider with fewer requirements: the keys are chosen here,
+    /// and addresses are virtual all the same.
+    basic: Option<CoreKeys>,
+}
+
+/// Keys not guessable by peers, for a core provider with keys chosen by its user.
+#[derive(Debug)]
+pub struct CoreKeys {
+    drawn: AtomicU64,
+    secret: RandomState,
+    /// Valid bits of the core provider's keys.
+    mask: u64,
+}
+
+impl CoreKeys {
+    /// Returns keys for a core provider with keys of this many bytes (domain_attr.mr_key_size).
+    pub fn new(key_size: usize) -> Self {
+        let mask = match u32::try_from(key_size) {
+            Ok(size @ 1..8) => (1 << (8 * size)) - 1,
+            _ => u64::MAX,
+        };
+        Self { drawn: AtomicU64::new(0), secret: RandomState::new(), mask }
+    }
+
+    /// Returns another key, possibly in use.
+    pub fn draw(&self) -> u64 {
+        let key = self.secret.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) & self.mask;
+        // FI_KEY_NOTAVAIL is no key.
+        if key == abi::FI_KEY_NOTAVAIL { self.draw() } else { key }
+    }
+}
+
+impl Regions {
+    /// Returns regions of an application with this `mr_mode`, registered in this domain, with keys
+    /// of `key_size` bytes.
+    pub fn new(domain: Arc<CoreDomain>, mr_mode: c_int, key_size: usize) -> Self {
+        let basic = mr_mode == abi::FI_MR_BASIC && !domain.has_virt_addr();
+        Self { domain, basic: basic.then(|| CoreKeys::new(key_size)) }
+    }
+}
+
+impl Backing for Regions {
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
+        let RegionRequest { base, len, access, offset, key, .. } = *wanted;
+        // Transfers pass the core no descriptor of the application's, so it knows of what peers use alone.
+        if !grants_peers(access) {
+            return Ok((abi::FI_KEY_NOTAVAIL, Box::new(Unbacked)));
+        }
+        let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
+        let region = match &self.basic {
+            None => self.domain.register(iov, access, offset, key)?,
+            Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
+        };
+        Ok((region.key(), Box::new(CoreRegistration::new(region))))
+    }
+}
+
+/// One of the application's regions. Fields close in this order.
+struct CoreRegistration {
+    region: CoreRegion,
+    /// The counter of peers' writes to the region.
+    cntr: OnceLock<Arc<CoreCntr>>,
+}
+
+impl CoreRegistration {
+    fn new(region: CoreRegion) -> Self {
+        Self { region, cntr: OnceLock::new() }
+    }
+}
+
+impl RegionBacking for CoreRegistration {
+    fn count(&self) -> Result<Count> {
+        let cntr = CoreCntr::open(self.region.domain())?;
+        let (mr, to) = (self.region.fid(), cntr.fid());
+        // SAFETY: both are open, and on one domain.
+        unsafe { bind(mr, to, abi::FI_REMOTE_WRITE) }?;
+        self.cntr.set(cntr.clone()).map_err(|_| Error::INVAL)?;
+        Ok(Box::new(move || cntr.read()))
+    }
+}
 
 /// The application's regions, as the tables of several domains have them registered.
 #[derive(Debug)]
@@ -35,7 +125,7 @@ impl LinkedRegions {
         let of = |domain: &Arc<CoreDomain>| {
             let region = domain.register(iov, access, offset, key)?;
             // A core that chooses keys by itself cannot share one with others.
-            let registered = CoreRegistration { region, cntr: OnceLock::new() };
+            let registered = CoreRegistration::new(region);
             if registered.region.key() == key { Ok(registered) } else { Err(Error::OPNOTSUPP) }
         };
         self.domains.iter().map(of).collect::<Result<Vec<_>>>().map(LinkedRegion)

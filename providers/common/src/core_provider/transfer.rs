@@ -30,7 +30,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-use super::call;
+use super::call::call;
 
 /// Bytes before each message: the sender's id.
 const HEADER: usize = size_of::<u64>();

@@ -1,5 +1,6 @@
 //! A core provider's wait sets: one thing to block on for many queues.
-use super::{CoreFabric, call, close, code, control};
+use super::call::{call, close, code, control};
+use super::fabric::CoreFabric;
 use crate::abi::{self, fi_wait_attr, fi_wait_obj, fid_wait};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
@@ -38,8 +39,8 @@ impl CoreWaitSet {
         let raw = unsafe {
             let mut attr = std::mem::zeroed::<fi_wait_attr>();
             attr.wait_obj = fi_wait_obj::FI_WAIT_FD.into();
-            let open = call!(fabric.0.as_ref().ops, wait_open);
-            code(open(fabric.0.as_ptr(), &mut attr, &mut raw))?;
+            let open = call!(fabric.raw().as_ref().ops, wait_open);
+            code(open(fabric.raw().as_ptr(), &mut attr, &mut raw))?;
             NonNull::new(raw).ok_or(Error::OTHER)?
         };
         let mut set = Self { raw, fd: -1, fabric: fabric.clone() };

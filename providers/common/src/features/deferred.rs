@@ -12,10 +12,11 @@
 //!
 //! Only domains opened for FI_TRIGGER, FI_COLLECTIVE or FI_MULTICAST have a `DeferredQueue`.
 use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
-use crate::cntr::{Cntr, CntrWatch};
+use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::object::Object;
+use crate::on_domain::{AwaitedCntr, CntrWatch};
 use crate::progress::Progress;
 use crate::reserved::{INTERNAL_OP, MULTICAST_TAG};
 use crate::slab::Slab;
@@ -27,8 +28,6 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// Capabilities requiring a [`DeferredQueue`] in the domain.
 pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
-
-pub use crate::notices::is_of_unknown_peer;
 
 /// Returns true if a message with this tag, of an operation with these flags, is a notice of
 /// multicast groups. Such a notice may be sent only to peers supporting it; a send to another one
@@ -84,7 +83,7 @@ pub(crate) struct DeferredRequest {
 impl DeferredRequest {
     /// Returns true if the counter has reached the threshold. Failures count for deferred work, but
     /// not for triggered operations (fi_trigger(3)).
-    fn is_due(&self, cntr: &Cntr, threshold: u64) -> bool {
+    fn is_due(&self, cntr: &dyn AwaitedCntr, threshold: u64) -> bool {
         match self.name {
             RequestName::Work(_) => cntr.sum() >= threshold,
             RequestName::Operation(_) => cntr.value() >= threshold,
@@ -195,7 +194,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CntrWatch for DeferredQueue {
-    fn reached(&self, cntr: &Cntr) {
+    fn reached(&self, cntr: &dyn AwaitedCntr) {
         self.reach(cntr);
     }
 
@@ -331,16 +330,16 @@ impl DeferredQueue {
         cntr.set_next(first);
         drop(waiting);
         if cntr.is_due() {
-            self.reach(cntr);
+            self.reach(&**cntr);
         }
     }
 
     /// Converts requests with a possibly reached threshold of a counter to tasks. Any lock may be
     /// held.
     #[cold]
-    fn reach(&self, cntr: &Cntr) {
+    fn reach(&self, cntr: &dyn AwaitedCntr) {
         let mut waiting = lock(&self.waiting);
-        let key = std::ptr::from_ref(cntr) as usize;
+        let key = cntr.key();
         let Some(requests) = waiting.by_cntr.get_mut(&key) else {
             cntr.set_next(u64::MAX);
             return;

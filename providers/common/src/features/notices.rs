@@ -1,7 +1,8 @@
 //! Short internal messages between endpoints, used by collectives and multicast.
 use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::coll::{Area, Bytes};
+use crate::coll::area::Area;
+use crate::coll::plan::Bytes;
 use crate::cq::Context;
 use crate::deferred::{DeferredQueue, Task};
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ const MAX_BUFFERED: u32 = 64;
 /// Returns true if an unexpected internal message has to be dropped because its sender, with `buffered`
 /// stored messages, is not in the address vector. All group members are in it. Notices may arrive
 /// earlier.
-pub fn is_of_unknown_peer(tag: u64, len: usize, buffered: u32) -> bool {
+pub(crate) fn is_of_unknown_peer(tag: u64, len: usize, buffered: u32) -> bool {
     let notice = tag == COLLECTIVE_TAG || tag == MULTICAST_TAG;
     !notice || len > LONGEST || buffered >= MAX_BUFFERED
 }

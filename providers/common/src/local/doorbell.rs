@@ -38,7 +38,7 @@ impl Doorbell {
     #[cfg(test)]
     pub(crate) fn wakeup_for_peer(&self) -> EventFd {
         let wakeup = self.wakeup().try_clone_to_owned().unwrap();
-        EventFd::received(crate::rights::ReceivedFd::new(wakeup)).unwrap()
+        crate::rights::ReceivedFd::new(wakeup).into_event_fd().unwrap()
     }
 
     /// Returns the eventfd of the doorbell, to be watched while the engine sleeps

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::rights::{self, ReceivedFd};
 use crate::segment::{MIN_RING, ReceivedMemory, mapped_bytes, segment_bytes};
 use crate::shm_channel::ShmChannel;
-use crate::sys::{EventFd, check, count_forks, fill_random, generation, is_own_user};
+use crate::sys::{check, count_forks, fill_random, generation, is_own_user};
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -470,7 +470,7 @@ impl ShmUpgradeListener {
         doorbell: ReceivedFd,
         wakeup: ReceivedFd,
     ) -> Result<Arc<PeerDoorbell>> {
-        let (wakeup, doorbell) = (EventFd::received(wakeup)?, ReceivedMemory::new(doorbell)?);
+        let (wakeup, doorbell) = (wakeup.into_event_fd()?, ReceivedMemory::new(doorbell)?);
         let (device, number) = doorbell.id()?;
         let id = (process, device, number);
         self.doorbells.retain(|(_, doorbell)| doorbell.strong_count() > 0);

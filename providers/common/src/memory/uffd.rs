@@ -8,7 +8,7 @@
 //! before the return of the unmapping call may still find the old region; the kernel interface
 //! leaves this race open.
 use crate::error::{Error, Result};
-use crate::mem_monitor::{MemoryEvents, MemoryWatch};
+use crate::memory_events::{MemoryEvents, MemoryWatch};
 use crate::sys::{Epoll, EventFd, Interest, check};
 use crate::worker::{Worker, rest};
 use core::ffi::c_int;

@@ -3,14 +3,15 @@ use crate::abi::{
     self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
 use crate::boundary::{end_if_cancelled, ffi_guard, ffi_guard_nocancel};
-use crate::cq::OnDomain;
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, enosys_stub};
 use crate::object::{Base, Object, fid_ops};
+use crate::on_domain::OnDomain;
+pub use crate::on_domain::{AwaitedCntr, CntrWatch};
 use crate::peer::CntrOwner;
-use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -24,14 +25,6 @@ enum Counts {
     Bytes,
     /// Operations, counted in another provider's counter (FI_PEER).
     Elsewhere(CntrOwner),
-}
-
-/// Observer of the counters of a domain.
-pub trait CntrWatch: Send + Sync {
-    /// Reports a counter possibly at an awaited value. Any lock may be held.
-    fn reached(&self, cntr: &Cntr);
-    /// Runs the resulting work, without any lock held.
-    fn run(&self);
 }
 
 /// A counter, as C and providers share it.
@@ -283,6 +276,50 @@ impl Cntr {
     /// Returns the progress source driving the counter.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
+    }
+}
+
+impl Waitable for Cntr {
+    fn poll_member(&self) -> bool {
+        self.poll()
+    }
+
+    fn progress_member(&self) {
+        self.progress_source().progress();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.has_changed()
+    }
+
+    fn may_block(&self) -> bool {
+        self.progress_source().may_block()
+    }
+
+    fn poll_context(&self) -> *mut c_void {
+        self.context()
+    }
+
+    fn source_of_set(&self) -> Option<&dyn Progress> {
+        Some(&**self.progress_source())
+    }
+}
+
+impl AwaitedCntr for Cntr {
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    fn value(&self) -> u64 {
+        self.value()
+    }
+
+    fn sum(&self) -> u64 {
+        self.sum()
+    }
+
+    fn set_next(&self, next: u64) {
+        self.set_next(next);
     }
 }
 

@@ -4,23 +4,25 @@
 //! before starting work with an entry. An entry arriving nevertheless (of a transfer already in
 //! flight) goes to a list behind the ring. Errors keep their position in the order.
 use crate::abi::{
-    self, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops,
-    fi_ops_cq, fi_wait_obj, fid, fid_cq,
+    self, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
+    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops, fi_ops_cq,
+    fi_wait_obj, fid, fid_cq,
 };
 use crate::boundary::{CReturn, end_if_cancelled, ffi_guard, ffi_guard_nocancel};
-use crate::cntr::CntrWatch;
-use crate::error::{Error, Result, strerror};
+pub use crate::completion::{Completion, CompletionError, Context};
+use crate::error::{Error, Result};
+use crate::error_text::{copy_text, error_text};
 use crate::fid::{FidObject, enosys_stub};
 use crate::info::version;
 use crate::lock::{Level, Lock};
-use crate::object::{Base, Object, Parent, fid_ops};
+use crate::object::{Base, Object, fid_ops};
+pub use crate::on_domain::OnDomain;
 use crate::operation::ProgressFn;
 use crate::peer::CqOwner;
-use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::reserved::{ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
 use libc::ssize_t;
@@ -31,72 +33,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Default size of a queue in entries.
 const DEFAULT_SIZE: usize = 1024;
-
-/// The application's pointer returned in a completion.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(transparent)]
-pub struct Context(pub *mut c_void);
-
-// SAFETY: only handed back, never followed.
-unsafe impl Send for Context {}
-// SAFETY: the pointer is only handed back, never followed.
-unsafe impl Sync for Context {}
-
-impl Context {
-    /// No context.
-    pub const NULL: Self = Self(std::ptr::null_mut());
-}
-
-/// One successful completion, with everything any format reports. The entries of all formats
-/// (fi_cq(3)) are beginnings of it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Completion {
-    /// Context of the operation, given by the application.
-    pub context: Context,
-    /// Kind of the operation: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
-    pub flags: u64,
-    /// Bytes received.
-    pub len: usize,
-    /// Address of the buffer with the received bytes.
-    pub buf: usize,
-    /// Remote CQ data.
-    pub data: u64,
-    /// The message's tag.
-    pub tag: u64,
-    /// The sender's address, FI_ADDR_NOTAVAIL if it is not known.
-    pub src: fi_addr_t,
-}
-
-/// One failed operation.
-#[derive(Clone, Debug)]
-pub struct CompletionError {
-    /// The failed operation, as far as it is known.
-    pub of: Completion,
-    /// Bytes exceeding the buffer (FI_ETRUNC).
-    pub olen: usize,
-    /// Error reported to the application.
-    pub error: Error,
-    /// The error in the provider's terms (prov_errno): an errno here.
-    pub prov_errno: c_int,
-    /// Further data in a form of the provider's own (err_data).
-    pub data: Vec<u8>,
-}
-
-impl Completion {
-    /// Returns the completion of an operation with only its kind and its bytes.
-    #[inline]
-    pub const fn of(context: Context, flags: u64, len: usize) -> Self {
-        Self { context, flags, len, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
-    }
-}
-
-impl CompletionError {
-    /// A failure with nothing more to say than its code.
-    pub fn new(of: Completion, error: Error) -> Self {
-        Self { of, olen: 0, error, prov_errno: error.code(), data: Vec::new() }
-    }
-}
 
 #[derive(Debug)]
 struct EntryRing {
@@ -261,29 +197,6 @@ enum Look {
     Else,
     /// A thread sleeps waiting for the lock, now free.
     Wake { took: bool },
-}
-
-/// Resources of the domain for a queue or counter.
-pub struct OnDomain {
-    /// Domain itself; it cannot be closed while the object is open.
-    pub parent: Parent,
-    /// Progress source driving the domain.
-    pub progress: Arc<dyn Progress>,
-    /// The version the application asked `fi_getinfo` for.
-    pub api_version: u32,
-    /// The level of the locks of the domain's objects (FI_THREAD_DOMAIN or not).
-    pub level: Level,
-    /// Called if the application can block on the new object: the domain then starts its
-    /// progress thread if it promised automatic progress.
-    pub on_blocking: Box<dyn Fn(WaitKind) -> Result + Send + Sync>,
-    /// Deferred work of the domain, if requests may wait for a counter.
-    pub later: Option<Arc<dyn CntrWatch>>,
-}
-
-impl std::fmt::Debug for OnDomain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnDomain")
-    }
 }
 
 impl Cq {
@@ -827,6 +740,32 @@ unsafe fn copy_beginning<E: BeginsCompletion>(from: &Completion, buf: *mut c_voi
     unsafe { buf.cast::<E>().add(index).write(*(&raw const *from).cast::<E>()) }
 }
 
+impl Waitable for Cq {
+    fn poll_member(&self) -> bool {
+        self.poll()
+    }
+
+    fn progress_member(&self) {
+        self.poll();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.has_entries()
+    }
+
+    fn may_block(&self) -> bool {
+        self.progress_source().may_block()
+    }
+
+    fn poll_context(&self) -> *mut c_void {
+        self.context()
+    }
+
+    fn source_of_set(&self) -> Option<&dyn Progress> {
+        Some(&**self.progress_source())
+    }
+}
+
 static FID_OPS: fi_ops = fid_ops::<Cq, _>();
 
 impl Object<fid_cq> for Cq {
@@ -1123,40 +1062,11 @@ unsafe extern "C" fn cq_strerror(
     }
 }
 
-/// Copies a text to the caller's buffer, truncated to its length, and terminates it with a NUL.
-///
-/// # Safety
-/// `buf` has `len` bytes; `len` is not 0.
-unsafe fn copy_text(text: &[u8], buf: *mut c_char, len: usize) -> *const c_char {
-    let n = text.len().min(len - 1);
-    // SAFETY: `n + 1 <= len` bytes are written.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, n);
-        buf.add(n).write(0);
-    }
-    buf
-}
-
-/// The text of an errno, in the caller's buffer if there is one.
-///
-/// # Safety
-/// `buf` is null or has `len` bytes.
-pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *const c_char {
-    if !buf.is_null() && len > 0 {
-        // SAFETY: by this function's contract.
-        return unsafe { copy_text(strerror(code).as_bytes(), buf, len) };
-    }
-    match crate::error::ofi_text(code) {
-        Some(text) => text.as_ptr(),
-        // SAFETY: strerror answers a C string for any number; glibc keeps it per thread.
-        None => unsafe { libc::strerror(code.saturating_abs()) },
-    }
-}
-
 /// Queues for unit tests of their writers.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::object::Parent;
     use crate::testing::IdleProgress;
 
     /// Returns the resources of a domain without events.

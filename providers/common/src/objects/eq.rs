@@ -6,95 +6,22 @@ use crate::abi::{
 };
 use crate::boundary::{end_if_cancelled, ffi_guard, ffi_guard_if_memory};
 use crate::buf::copied;
-use crate::cq::error_text;
 use crate::error::{Error, Result};
+use crate::error_text::error_text;
+pub use crate::event::{EqEvent, EventError, FidPtr};
 use crate::fid::FidObject;
-use crate::info::InfoBuf;
 use crate::lock::Lock;
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
-use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
-
-/// Address of a fid, identifying an object in events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FidPtr(pub *mut fid);
-
-// SAFETY: only handed back to the application, never followed.
-unsafe impl Send for FidPtr {}
-// SAFETY: the pointer is only handed back to the application, never followed.
-unsafe impl Sync for FidPtr {}
-
-/// One event.
-#[derive(Debug)]
-pub enum EqEvent {
-    /// FI_CONNREQ, FI_CONNECTED, FI_SHUTDOWN, with the peer's data.
-    Cm {
-        /// FI_CONNREQ, FI_CONNECTED or FI_SHUTDOWN.
-        event: u32,
-        /// Endpoint or passive endpoint of the event.
-        fid: FidPtr,
-        /// Request of an FI_CONNREQ event, freed by the application.
-        info: Option<InfoBuf>,
-        /// User data of the peer.
-        data: Vec<u8>,
-    },
-    /// FI_AV_COMPLETE, FI_MR_COMPLETE, FI_JOIN_COMPLETE.
-    Done {
-        /// Event code.
-        event: u32,
-        /// Address vector, region or group of the event.
-        fid: FidPtr,
-        /// Context of the operation, given by the application.
-        context: crate::cq::Context,
-        /// A count or other result.
-        data: u64,
-    },
-    /// Something the application wrote (fi_eq_write).
-    Written {
-        /// The event number the application wrote.
-        event: u32,
-        /// The event's bytes.
-        bytes: Vec<u8>,
-    },
-    /// An asynchronous failure.
-    Error(EventError),
-}
-
-impl EqEvent {
-    /// Returns the object of the event, or `None` for an event written by the application.
-    fn object(&mut self) -> Option<&mut FidPtr> {
-        match self {
-            Self::Cm { fid, .. } | Self::Done { fid, .. } => Some(fid),
-            Self::Error(error) => Some(&mut error.fid),
-            Self::Written { .. } => None,
-        }
-    }
-}
-
-/// An asynchronous failure (struct fi_eq_err_entry).
-#[derive(Debug)]
-pub struct EventError {
-    /// Failed object.
-    pub fid: FidPtr,
-    /// The operation's context.
-    pub context: crate::cq::Context,
-    /// Event-specific.
-    pub data: u64,
-    /// Error reported to the application.
-    pub error: Error,
-    /// The error in the provider's terms.
-    pub prov_errno: c_int,
-    /// Further data, such as the user data of a rejection.
-    pub err_data: Vec<u8>,
-}
 
 #[derive(Debug, Default)]
 struct EventQueue {
@@ -435,6 +362,33 @@ impl Eq {
             self.progress();
         }
         self.has_events()
+    }
+}
+
+impl Waitable for Eq {
+    fn poll_member(&self) -> bool {
+        self.poll()
+    }
+
+    fn progress_member(&self) {
+        self.poll();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.has_events()
+    }
+
+    fn may_block(&self) -> bool {
+        self.sources_may_block()
+    }
+
+    fn poll_context(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    /// An event queue adds its sources as it learns of them.
+    fn source_of_set(&self) -> Option<&dyn Progress> {
+        None
     }
 }
 

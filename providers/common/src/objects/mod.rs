@@ -3,12 +3,17 @@
 pub mod attr;
 pub mod av;
 pub mod cntr;
+pub(crate) mod completion;
 pub mod cq;
 pub mod eq;
+pub(crate) mod error_text;
+pub(crate) mod event;
 pub mod mr;
 pub mod object;
+pub(crate) mod on_domain;
 pub mod operation;
 pub(crate) mod peer;
 pub(crate) mod peer_av_set;
 pub mod peer_srx;
 pub mod poll;
+pub(crate) mod wait_set;

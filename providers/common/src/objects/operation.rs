@@ -3,7 +3,7 @@
 use crate::abi::{fi_addr_t, fid_cq};
 use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, SendBuf};
-use crate::cq::Context;
+use crate::completion::Context;
 use crate::error::{Error, Result};
 use core::ffi::{c_int, c_void};
 

@@ -10,9 +10,9 @@ use crate::abi::{
     fi_peer_cq_context, fi_peer_domain_context, fi_peer_eq_context, fid_domain, fid_ep, fid_eq,
     fid_peer_av, fid_peer_cntr, fid_peer_cq,
 };
-use crate::cq::{Completion, CompletionError};
-use crate::eq::EqEvent;
+use crate::completion::{Completion, CompletionError};
 use crate::error::{Error, Result};
+use crate::event::EqEvent;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::ptr::NonNull;

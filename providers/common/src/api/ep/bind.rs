@@ -1,11 +1,14 @@
 //! Binding of objects to an endpoint, and enabling it (fi_endpoint(3)).
-use super::{EndpointEnv, EpFid, EpShared, Role, srx_fids};
+use super::fid::EpFid;
+use super::shared::{EndpointEnv, EpShared, Role};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX,
     fi_ep_type, fid, fid_ep,
 };
-use crate::api::Endpoint;
+use crate::api::bindings::Bindings;
+use crate::api::srx_fids;
 use crate::api::stx::Stx;
+use crate::api::traits::Endpoint;
 use crate::av::Av;
 use crate::boundary::ffi_guard_if_memory;
 use crate::cntr::Cntr;
@@ -20,17 +23,6 @@ use core::ffi::c_int;
 use std::any::TypeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Objects bound to an endpoint by the application (fi_ep_bind).
-#[derive(Clone, Debug, Default)]
-pub struct Bindings {
-    /// Queues, counters, and the access to the domain's deferred work.
-    pub completions: CompletionSink,
-    /// The event queue for connection events.
-    pub eq: Option<Arc<Eq>>,
-    /// The address vector of the endpoint's peers.
-    pub av: Option<Arc<Av>>,
-}
 
 impl<E: Endpoint> EpFid<E> {
     fn bind_cq(&self, cq: Arc<Cq>, flags: u64) -> Result {
@@ -59,8 +51,7 @@ impl<E: Endpoint> EpFid<E> {
             bindings.completions.tx.cq = Some(cq.clone());
             if selective {
                 let marked = self.shared.has_multicast();
-                self.tx_flags.store(self.shared.tx_defaults | marked, Ordering::Relaxed);
-                self.tx_msg_flags.store(marked, Ordering::Relaxed);
+                self.flags.set_tx(self.shared.tx_defaults | marked, marked);
             }
         }
         if rx {
@@ -68,8 +59,7 @@ impl<E: Endpoint> EpFid<E> {
             bindings.completions.rx.cq = Some(cq);
             bindings.completions.rx.set_selective(selective);
             if selective && role != Role::Srx {
-                self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
-                self.rx_msg_flags.store(0, Ordering::Relaxed);
+                self.flags.set_rx(self.shared.rx_defaults, 0);
             }
         }
         Ok(())
@@ -135,7 +125,7 @@ impl<E: Endpoint> EpFid<E> {
             Ok(())
         })?;
         KINDS.iter().filter(|kind| flags & *kind != 0).for_each(|_| cntr.add_user());
-        self.shared.counted.fetch_or(flags, Ordering::Relaxed);
+        self.shared.count(flags);
         Ok(())
     }
 
@@ -161,7 +151,7 @@ impl<E: Endpoint> EpFid<E> {
         }
         let known = (fid as usize, TypeId::of::<E>());
         // Held until the context counts its new user, so that it cannot be closed meanwhile.
-        let fids = srx_fids();
+        let fids = srx_fids::list();
         if !fids.contains(&known) || self.shared.role != Role::Endpoint {
             return Err(Error::INVAL);
         }
@@ -336,21 +326,6 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E: Endpoint> EpShared<E> {
-    /// Changes the list of endpoint queues of a shared receive context. Cancelled receives are
-    /// reported to one of these; it cannot be closed while an endpoint uses it.
-    pub(super) fn change_users(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
-        let mut users = self.all_users.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        change(&mut users);
-        let mut bindings = self.bindings().clone();
-        if bindings.completions.rx.cq.is_none()
-            && let Some((_, cq)) = users.first()
-        {
-            bindings.completions.rx.cq = Some(cq.clone());
-            self.inner.enable(&bindings, None)?;
-        }
-        Ok(())
-    }
-
     /// Enables a scalable endpoint, by itself or with the first of its contexts: peers can reach
     /// it from now on.
     fn enable_scalable(&self) -> Result {
@@ -367,22 +342,6 @@ impl<E: Endpoint> EpShared<E> {
         self.inner.enable(&complete, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
-    }
-}
-
-impl<E> EpShared<E> {
-    pub(super) fn bind_stx(&self, stx: Arc<Stx>) -> Result {
-        let mut slot = self.stx.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if slot.is_some() {
-            return Err(Error::INVAL);
-        }
-        stx.add_user();
-        *slot = Some(stx);
-        Ok(())
-    }
-
-    fn has_stx(&self) -> bool {
-        self.stx.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
     }
 }
 

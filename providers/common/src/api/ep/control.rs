@@ -1,9 +1,10 @@
 //! The calls of an endpoint but for binding and transfers: fi_control, fi_cancel, options, names and
 //! connections (fi_endpoint(3), fi_cm(3)).
-use super::EpFid;
+use super::fid::EpFid;
 use crate::abi::{self, FI_ADDR_STR, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
 use crate::addr;
-use crate::api::{Endpoint, bytes, copy_out, mc};
+use crate::api::join;
+use crate::api::traits::Endpoint;
 use crate::boundary::{CReturn, ffi_guard, ffi_guard_if_memory, ffi_guard_nocancel};
 use crate::cq::Context;
 use crate::error::{Error, Result};
@@ -11,10 +12,11 @@ use crate::fid::{FidObject, enosys_stub};
 use crate::heap;
 use crate::operation::ImmediateSendFns;
 use crate::reserved::SENDS_AT_ONCE;
+use crate::scoped_buf::{bytes, copy_out};
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 impl<E: Endpoint> EpFid<E> {
-    pub(in crate::api) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+    pub(crate) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
         cancel: Some(cancel::<E>),
         getopt: Some(getopt::<E>),
@@ -40,7 +42,7 @@ impl<E: Endpoint> EpFid<E> {
         accept: Some(accept::<E>),
         reject: enosys_stub(),
         shutdown: Some(shutdown::<E>),
-        join: Some(mc::join::<E>),
+        join: Some(join::join::<E>),
     };
 }
 
@@ -176,7 +178,7 @@ unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: us
 ///
 /// # Safety
 /// `len` is null or points to the number of bytes of `addr`.
-pub(in crate::api) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result {
+pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result {
     if len.is_null() {
         return Err(Error::INVAL);
     }

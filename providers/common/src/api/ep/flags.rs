@@ -1,7 +1,7 @@
 //! Flags of transfers: valid flags of each call, and the endpoint's default flags.
-use super::EpFid;
+use super::fid::EpFid;
 use crate::abi;
-use crate::api::Endpoint;
+use crate::api::traits::Endpoint;
 use crate::error::{Error, Result};
 use crate::reserved::{OF_SHARED_RX, OWN_FLAGS, TO_GROUPS};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ pub(super) const LEVELS: u64 = abi::FI_TRANSMIT_COMPLETE
     | abi::FI_COMMIT_COMPLETE;
 
 /// Valid flags of a send call (fi_msg(3)).
-pub(in crate::api) const TX_FLAGS: u64 = abi::FI_COMPLETION
+pub(crate) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_INJECT
     | abi::FI_MORE
     | abi::FI_REMOTE_CQ_DATA
@@ -32,7 +32,7 @@ pub(in crate::api) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_SEND;
 
 /// Valid flags of a receive call.
-pub(in crate::api) const RX_FLAGS: u64 = abi::FI_COMPLETION
+pub(crate) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
     // A receive is complete when its message is in the buffer, so that this adds nothing.
     | abi::FI_TRANSMIT_COMPLETE
@@ -56,18 +56,13 @@ impl<E: Endpoint> EpFid<E> {
     /// in `flags`.
     pub(super) fn op_flags(&self, flags: &mut u64, set: bool) -> Result {
         let which = *flags & (abi::FI_TRANSMIT | abi::FI_RECV);
-        let to = match which {
-            abi::FI_TRANSMIT => &self.tx_flags,
-            abi::FI_RECV => &self.rx_flags,
-            _ => return Err(Error::INVAL),
-        };
+        let (to, msg) = self.flags.of_direction(which).ok_or(Error::INVAL)?;
         if set {
             let known = if which == abi::FI_RECV { RX_FLAGS } else { TX_FLAGS };
             let multicast = self.shared.caps & abi::FI_MULTICAST;
             self.only_triggered(*flags & !(which | known | multicast))?;
-            let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
             // Without selective completion every success is reported.
-            let always = msg.load(Ordering::Relaxed) & ALWAYS;
+            let always = msg & ALWAYS;
             to.store((*flags & !(which | OWN_FLAGS)) | always, Ordering::Relaxed);
         } else {
             *flags = to.load(Ordering::Relaxed) & !OWN_FLAGS;
@@ -76,13 +71,13 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     #[inline]
-    pub(in crate::api) fn tx(&self) -> u64 {
-        self.tx_flags.load(Ordering::Relaxed)
+    pub(crate) fn tx(&self) -> u64 {
+        self.flags.tx()
     }
 
     #[inline]
     pub(super) fn rx(&self) -> u64 {
-        self.rx_flags.load(Ordering::Relaxed)
+        self.flags.rx()
     }
 
     /// Returns the flags of an inject call: never a success entry, and no context with a counter.
@@ -90,9 +85,9 @@ impl<E: Endpoint> EpFid<E> {
     /// the buffer is reusable. The endpoint's completion level for other transfers does not matter,
     /// because a peer's answer would be reported nowhere.
     #[inline]
-    pub(in crate::api) fn inject_flags(&self, kind: u64) -> u64 {
+    pub(crate) fn inject_flags(&self, kind: u64) -> u64 {
         const NEVER: u64 = abi::FI_COMPLETION | abi::FI_TRIGGER;
-        let counted = self.shared.counted.load(Ordering::Relaxed) & kind != 0;
+        let counted = self.shared.is_counted(kind);
         let not = if counted { NEVER } else { NEVER | LEVELS };
         (self.tx() & !not) | abi::FI_INJECT
     }
@@ -102,8 +97,8 @@ impl<E: Endpoint> EpFid<E> {
     /// count has to prove the data has arrived (OpenSHMEM's quiet), unless another completion level
     /// is requested.
     #[inline]
-    pub(in crate::api) fn write_flags(&self, flags: u64) -> u64 {
-        let counted = self.shared.counted.load(Ordering::Relaxed) & abi::FI_WRITE != 0;
+    pub(crate) fn write_flags(&self, flags: u64) -> u64 {
+        let counted = self.shared.is_counted(abi::FI_WRITE);
         if E::ACKNOWLEDGES && counted && flags & (LEVELS | abi::FI_INJECT_COMPLETE) == 0 {
             return flags | abi::FI_DELIVERY_COMPLETE;
         }
@@ -111,12 +106,12 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     #[inline]
-    pub(in crate::api) fn tx_msg(&self, flags: u64) -> Result<u64> {
+    pub(crate) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
             // The capability FI_MULTICAST and the flag of that name are the same bit.
             self.only_triggered(flags & !(TX_FLAGS | self.shared.caps & abi::FI_MULTICAST))?;
         }
-        Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
+        Ok(flags | self.flags.tx_msg())
     }
 
     /// Returns true if a receive with these flags is for a reported message, instead of one for a
@@ -130,6 +125,6 @@ impl<E: Endpoint> EpFid<E> {
         if flags & !allowed != 0 {
             self.only_triggered(flags & !allowed)?;
         }
-        Ok(flags | self.rx_msg_flags.load(Ordering::Relaxed))
+        Ok(flags | self.flags.rx_msg())
     }
 }

@@ -1,16 +1,18 @@
 //! The tables of messages and tagged messages (fi_msg(3), fi_tagged(3)) for any [`Endpoint`].
+use super::fid::EpFid;
 use super::flags::{RX_FLAGS, SETTLES, TRX_FLAGS};
-use super::{EpFid, EpShared};
+use super::shared::EpShared;
 use crate::abi::{
     self, FI_COMPLETION, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
 };
-use crate::api::{Endpoint, RecvOp, SendOp, unsupported};
+use crate::api::traits::Endpoint;
+use crate::api::unsupported;
 use crate::boundary::{ffi_guard_nocancel, ffi_guard_transfer};
 use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::FidObject;
-use crate::operation::ImmediateSendFns;
+use crate::operation::{ImmediateSendFns, RecvOp, SendOp};
 use crate::reserved::ONLY_TAG;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -18,7 +20,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Tables of endpoints with locks of the level with this number
-/// ([`Msg::level`](crate::api::Msg::level)).
+/// ([`Msg::level`](crate::api::traits::Msg::level)).
 pub(super) struct MessageTables<E, const LEVEL: usize>(PhantomData<E>);
 
 impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
@@ -256,7 +258,7 @@ macro_rules! sends {
         ///
         /// # Safety
         /// The structure's vectors are readable; its buffers fulfil the promises of fi_msg(3).
-        pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<SendOp> {
+        pub(crate) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<SendOp> {
             let count = most.check(msg.iov_count)?;
             // SAFETY: by this function's contract.
             let buf = unsafe { SendBuf::from_iov(msg.msg_iov, count)?.with_descs(msg.desc) };
@@ -358,7 +360,7 @@ macro_rules! receives {
         ///
         /// # Safety
         /// The structure's vectors are readable; its buffers fulfil the promises of fi_msg(3).
-        pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<RecvOp> {
+        pub(crate) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<RecvOp> {
             // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none,
             // regardless of the structure.
             let peeks = flags & abi::FI_PEEK != 0;

@@ -1,19 +1,20 @@
 //! The way of every transfer from its call to the provider.
-use super::EpFid;
+use super::fid::EpFid;
 use crate::abi::{
     FI_ATOMIC, FI_MSG, FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER,
     FI_WRITE,
 };
-use crate::api::{AtomicOp, Endpoint, ReadOp, RecvOp, SendOp, WriteOp};
+use crate::api::traits::Endpoint;
 use crate::atomic::AtomicKind;
 use crate::buf::SendBuf;
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::operation::{AtomicOp, ReadOp, RecvOp, SendOp, WriteOp};
 use crate::reserved::{TO_GROUPS, is_group};
 
 /// Transfer ready to be posted.
 #[derive(Clone, Debug)]
-pub(in crate::api) enum Transfer {
+pub(crate) enum Transfer {
     Send(SendOp),
     Tsend(SendOp),
     Recv(RecvOp),
@@ -24,7 +25,7 @@ pub(in crate::api) enum Transfer {
 }
 
 impl Transfer {
-    pub(in crate::api) fn parts(&mut self) -> (&mut Context, &mut u64) {
+    pub(crate) fn parts(&mut self) -> (&mut Context, &mut u64) {
         match self {
             Self::Send(op) | Self::Tsend(op) => (&mut op.context, &mut op.flags),
             Self::Recv(op) | Self::Trecv(op) => (&mut op.context, &mut op.flags),
@@ -35,7 +36,7 @@ impl Transfer {
     }
 
     /// The flags of the transfer's completion entry: FI_SEND, FI_TAGGED, FI_RMA …
-    pub(in crate::api) fn kind(&self) -> u64 {
+    pub(crate) fn kind(&self) -> u64 {
         match self {
             Self::Send(_) => FI_SEND | FI_MSG,
             Self::Tsend(_) => FI_SEND | FI_TAGGED,
@@ -49,7 +50,7 @@ impl Transfer {
     }
 
     /// Returns the source buffer of the transfer, if it sends bytes.
-    pub(in crate::api) fn source(&mut self) -> Option<&mut SendBuf> {
+    pub(crate) fn source(&mut self) -> Option<&mut SendBuf> {
         match self {
             Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
             Self::Write(op) => Some(&mut op.buf),
@@ -59,11 +60,11 @@ impl Transfer {
     }
 
     /// Returns true if the transfer sends, and is no receive.
-    pub(in crate::api) fn sends(&self) -> bool {
+    pub(crate) fn sends(&self) -> bool {
         !matches!(self, Self::Recv(_) | Self::Trecv(_))
     }
 
-    pub(in crate::api) fn post<E: Endpoint>(self, ep: &E) -> Result {
+    pub(crate) fn post<E: Endpoint>(self, ep: &E) -> Result {
         match self {
             Self::Send(op) => ep.send(op),
             Self::Tsend(op) => ep.tsend(op),
@@ -83,7 +84,7 @@ macro_rules! start {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
-                pub(in crate::api) fn $name(&self, op: $op) -> Result {
+                pub(crate) fn $name(&self, op: $op) -> Result {
                     if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
                         return self.start(Transfer::$variant(op));
                     }

@@ -12,6 +12,7 @@
 //! question has the number of members and the ranks of both ends, and each set with this number and
 //! this own rank has one candidate. Other endpoints ignore an answer to an unknown question. A
 //! bounded number of questions is stored until their sets are joined.
+use super::plan::MAX_MEMBERS;
 use crate::abi::fi_addr_t;
 use crate::addr::{Addr, EndpointName};
 use crate::deferred::DeferredQueue;
@@ -24,7 +25,7 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Limit of stored questions.
-const MAX_QUESTIONS: usize = super::MAX_MEMBERS;
+const MAX_QUESTIONS: usize = MAX_MEMBERS;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -3,14 +3,17 @@
 //!
 //! A plan depends only on the group's size, the member's rank and the number of bytes, so the plans
 //! of all members fit together. Member addresses and message transport are the task of
-//! [`Run`](super::Run). All memory is one area per operation; a range of it is named by offset and
+//! a `CollRun`. All memory is one area per operation; a range of it is named by offset and
 //! length.
 //!
 //! Algorithms: dissemination for barriers; binomial trees from and to a root; Bruck's for
 //! all-gather; pairwise exchange for all-to-all and reduce-scatter; for all-reduce recursive
 //! doubling of short and a ring of long vectors.
-
+use crate::reserved::RANK_BITS;
 use std::collections::BTreeSet;
+
+/// Most members of a group.
+pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
 
 /// A range of bytes of the operation's area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
 //! Sets of addresses of an address vector (fi_av_set(3)).
+use super::plan::MAX_MEMBERS;
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV_SET, fi_addr_t, fi_av_set_attr, fi_ops, fi_ops_av_set, fid,
     fid_av_set,
@@ -76,7 +77,7 @@ impl AvSet {
         let stride = attr.stride.max(1);
         let is_any = matches!(source, MemberSource::Any);
         let known = if is_any {
-            (0..av.owner_count().min(super::MAX_MEMBERS as u64 + 1)).collect()
+            (0..av.owner_count().min(MAX_MEMBERS as u64 + 1)).collect()
         } else {
             av.indices()
         };
@@ -85,7 +86,7 @@ impl AvSet {
             (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL) => Vec::new(),
             (start, end) if start > end || end == FI_ADDR_NOTAVAIL => return Err(Error::INVAL),
             (start, end) if is_any => {
-                if (end - start) / stride >= super::MAX_MEMBERS as u64 {
+                if (end - start) / stride >= MAX_MEMBERS as u64 {
                     return Err(Error::INVAL);
                 }
                 (0..=(end - start) / stride).map(|at| start + at * stride).collect()
@@ -138,7 +139,7 @@ impl AvSet {
     /// The members of the set, in order, as its owner has them if there is one.
     pub(crate) fn members(&self) -> Result<Vec<fi_addr_t>> {
         match &self.source {
-            MemberSource::Owner(owner) => owner.members(super::MAX_MEMBERS),
+            MemberSource::Owner(owner) => owner.members(MAX_MEMBERS),
             MemberSource::Vector | MemberSource::Any => Ok(self.list().clone()),
         }
     }

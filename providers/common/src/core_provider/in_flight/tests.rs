@@ -1,10 +1,10 @@
-//! Unit tests of `queue`.
+//! Unit tests of `in_flight`.
 use super::*;
 
 #[test]
 fn queue_limits_operations_in_flight_and_reserves_send_space() {
-    let mut flights = InFlightOps { capacity: 16, ..Default::default() };
-    flights.owners.insert(NONE);
+    let mut flights = InFlightOps::new(16);
+    flights.add_owner();
     let mut add = |kind, most: usize| {
         let taken: Vec<_> = (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
         (taken.len(), taken[0])
@@ -24,8 +24,8 @@ fn queue_limits_operations_in_flight_and_reserves_send_space() {
 
 #[test]
 fn each_owner_gets_its_own_transfers_back_in_the_order_of_posting() {
-    let mut flights = InFlightOps { capacity: 100, ..Default::default() };
-    let owners = [flights.owners.insert(NONE), flights.owners.insert(NONE)];
+    let mut flights = InFlightOps::new(100);
+    let owners = [flights.add_owner(), flights.add_owner()];
     let contexts: Vec<_> = (0..20)
         .map(|i| flights.add(None, i, owners[i as usize % 2], CoreOpKind::Transfer).unwrap())
         .collect();
@@ -41,5 +41,5 @@ fn each_owner_gets_its_own_transfers_back_in_the_order_of_posting() {
     assert_eq!(tokens(flights.take_all(owners[0])), [2, 4, 8, 10, 12, 14, 16, 100, 101]);
     let odd: Vec<_> = (0..20).filter(|i| i % 2 == 1).collect();
     assert_eq!(tokens(flights.take_all(owners[1])), odd);
-    assert_eq!(flights.slab.len(), 0);
+    assert_eq!(flights.len(), 0);
 }

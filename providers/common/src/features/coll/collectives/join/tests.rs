@@ -1,4 +1,4 @@
-//! Unit tests of `coll`.
+//! Unit tests of `join`.
 use super::*;
 
 #[test]

@@ -8,8 +8,10 @@
 use super::*;
 use crate::buf::RecvBuf;
 use crate::cq::{Completion, CompletionError};
+use crate::deferred::Outcome;
 use crate::notices::Port;
 use ofi_simulation::{SimRandom, seeds};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 /// Task queue of all endpoints. One number is enough, because each endpoint has a separate
