@@ -1,13 +1,15 @@
 //! Reads the counters of the hook `monitor` (fi_mon_sampler(1)).
 use lexopt::Arg;
 use ofi_stats::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, readlinkat, unlinkat};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CString, OsStr, OsString, c_int};
+use std::ffi::{OsStr, OsString, c_int};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::ptr::{self, NonNull};
@@ -94,37 +96,10 @@ impl SampleOptions {
     }
 }
 
-/// Returns the result of fstat(2) of a file.
-fn status_of(file: &File) -> io::Result<libc::stat> {
-    // SAFETY: numbers alone, for which zeros do; the call writes them, and they outlive it.
-    unsafe {
-        let mut status: libc::stat = std::mem::zeroed();
-        match libc::fstat(file.as_raw_fd(), &raw mut status) {
-            0 => Ok(status),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-fn is_kind(status: &libc::stat, kind: libc::mode_t) -> bool {
-    status.st_mode & libc::S_IFMT == kind
-}
-
-fn c_name(name: &OsStr) -> io::Result<CString> {
-    Ok(CString::new(name.as_bytes())?)
-}
-
 /// Opens a file of a folder; a link at its end is not followed.
-fn open_in(folder: &File, name: &OsStr, flags: c_int) -> io::Result<File> {
-    let name = c_name(name)?;
-    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: a C string that outlives the call; the result is checked, then owned once.
-    unsafe {
-        match libc::openat(folder.as_raw_fd(), name.as_ptr(), flags) {
-            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+fn open_in(folder: &File, name: &OsStr, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(openat(folder, name, flags, Mode::empty())?.into())
 }
 
 /// Directory of a target. It stays the same even if its path is replaced: its owner could put a
@@ -140,8 +115,7 @@ impl TargetFolder {
     /// user running this program.
     fn open(path: &Path) -> io::Result<Self> {
         const MOST_LINKS: u32 = 40;
-        // SAFETY: a number is asked for.
-        let user = unsafe { libc::geteuid() };
+        let user = geteuid().as_raw();
         let mut at = File::open(if path.is_absolute() { "/" } else { "." })?;
         let mut names: Vec<OsString> = Vec::new();
         let push = |names: &mut Vec<OsString>, path: &Path| {
@@ -153,14 +127,14 @@ impl TargetFolder {
         push(&mut names, path);
         let mut links = 0;
         while let Some(name) = names.pop() {
-            let next = open_in(&at, &name, libc::O_PATH)?;
-            let status = status_of(&next)?;
-            if !is_kind(&status, libc::S_IFLNK) {
+            let next = open_in(&at, &name, OFlags::PATH)?;
+            let status = next.metadata()?;
+            if !status.is_symlink() {
                 at = next;
                 continue;
             }
             links += 1;
-            if links > MOST_LINKS || ![0, user].contains(&status.st_uid) {
+            if links > MOST_LINKS || ![0, user].contains(&status.uid()) {
                 let text = format!("the link {} is not followed", Path::new(&name).display());
                 return Err(io::Error::other(text));
             }
@@ -171,8 +145,8 @@ impl TargetFolder {
             }
             push(&mut names, &to);
         }
-        let fd = open_in(&at, OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY)?;
-        let owner = status_of(&fd)?.st_uid;
+        let fd = open_in(&at, OsStr::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let owner = fd.metadata()?.uid();
         Ok(Self { fd, owner, path: path.to_owned() })
     }
 
@@ -189,7 +163,7 @@ impl TargetFolder {
 
     /// Returns true if the directory was removed, so another one may have replaced it.
     fn is_removed(&self) -> bool {
-        status_of(&self.fd).is_ok_and(|status| status.st_nlink == 0)
+        self.fd.metadata().is_ok_and(|status| status.nlink() == 0)
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
@@ -199,13 +173,8 @@ impl TargetFolder {
 
 /// Returns the target of an open link.
 fn read_link(link: &File) -> io::Result<PathBuf> {
-    let mut text = vec![0u8; libc::PATH_MAX as usize];
-    let (to, capacity) = (text.as_mut_ptr(), text.len());
-    // SAFETY: the call writes at most so many bytes.
-    let len = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), to.cast(), capacity) };
-    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    text.truncate(len);
-    Ok(OsString::from_vec(text).into())
+    let text = readlinkat(link, c"", Vec::new())?;
+    Ok(OsString::from_vec(text.into_bytes()).into())
 }
 
 /// A file of the hook's.
@@ -225,17 +194,16 @@ impl MonitorSource {
     /// Opens a file of a directory, if it belongs to the directory's owner: its user may have put
     /// anything there. `or_own`: a file of the user running this program is accepted as well.
     fn open(folder: &Rc<TargetFolder>, name: &OsStr, or_own: bool) -> io::Result<Self> {
-        let file = open_in(&folder.fd, name, libc::O_RDWR)?;
-        let status = status_of(&file)?;
-        // SAFETY: a number is asked for.
-        let own = or_own && status.st_uid == unsafe { libc::geteuid() };
-        if status.st_uid != folder.owner && !own || status.st_nlink != 1 {
+        let file = open_in(&folder.fd, name, OFlags::RDWR)?;
+        let status = file.metadata()?;
+        let own = or_own && status.uid() == geteuid().as_raw();
+        if status.uid() != folder.owner && !own || status.nlink() != 1 {
             return Err(io::Error::other("not a file of the folder's owner alone"));
         }
-        if !is_kind(&status, libc::S_IFREG) || status.st_size > FILE_LEN as libc::off_t {
+        if !status.is_file() || status.len() > FILE_LEN as u64 {
             return Err(io::Error::other("not a file of the hook monitor"));
         }
-        if status.st_size < FILE_LEN as libc::off_t {
+        if status.len() < FILE_LEN as u64 {
             // Or not yet: some hooks make it longer after they have made it.
             let text = "too short for a file of the hook monitor";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
@@ -249,7 +217,7 @@ impl MonitorSource {
             Some(memory) if memory.as_ptr().cast() != libc::MAP_FAILED => Ok(Self {
                 file,
                 memory,
-                identity: (status.st_dev, status.st_ino),
+                identity: (status.dev(), status.ino()),
                 folder: folder.clone(),
                 name: name.to_owned(),
             }),
@@ -291,16 +259,11 @@ impl MonitorSource {
 
     /// Removes the file, unless there is another one of its name by now.
     fn remove(&self) -> io::Result<()> {
-        let now = status_of(&open_in(&self.folder.fd, &self.name, libc::O_PATH)?)?;
-        if (now.st_dev, now.st_ino) != self.identity {
+        let now = open_in(&self.folder.fd, &self.name, OFlags::PATH)?.metadata()?;
+        if (now.dev(), now.ino()) != self.identity {
             return Ok(());
         }
-        let name = c_name(&self.name)?;
-        // SAFETY: a C string that outlives the call.
-        match unsafe { libc::unlinkat(self.folder.fd.as_raw_fd(), name.as_ptr(), 0) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Ok(unlinkat(&self.folder.fd, self.name.as_os_str(), AtFlags::empty())?)
     }
 }
 
@@ -445,14 +408,8 @@ impl ReportedErrors {
 
 /// Raises the limit of descriptors to its maximum: each file being read takes two.
 fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the calls.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Returns true if the process has no free descriptor, a temporary condition.

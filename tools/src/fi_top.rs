@@ -9,6 +9,8 @@ use ofi_stats::doctor::by_pid;
 use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
 use ofi_stats::read::{StatsPage, StatsProcess};
 use ofi_stats::show::{address, json, link, receive, secrecy, short, state, time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -54,24 +56,18 @@ enum TopKey {
 }
 
 /// The terminal while single keys are read from it; as it was when this goes.
-struct KeyTerminal(libc::termios);
+struct KeyTerminal(Termios);
 
 impl KeyTerminal {
     fn new() -> Option<Self> {
         if !io::stdin().is_terminal() {
             return None;
         }
-        // SAFETY: all zeros is a valid `termios`; the calls read and write it, and it outlives them.
-        unsafe {
-            let mut now: libc::termios = std::mem::zeroed();
-            if libc::tcgetattr(0, &raw mut now) != 0 {
-                return None;
-            }
-            let before = now;
-            now.c_lflag &= !(libc::ICANON | libc::ECHO);
-            libc::tcsetattr(0, libc::TCSANOW, &raw const now);
-            Some(Self(before))
-        }
+        let before = tcgetattr(io::stdin()).ok()?;
+        let mut now = before.clone();
+        now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &now);
+        Some(Self(before))
     }
 
     /// Returns the key pressed within this time.
@@ -89,25 +85,22 @@ impl KeyTerminal {
     }
 
     fn byte(within: Duration) -> Option<u8> {
-        let mut fd = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
-        let millis = within.as_millis().min(1 << 30) as libc::c_int;
-        // SAFETY: one structure, which outlives the call.
-        if unsafe { libc::poll(&raw mut fd, 1, millis) } <= 0 {
+        let limit = Timespec::try_from(within).ok()?;
+        let input = io::stdin();
+        if !matches!(poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&limit)), Ok(1..)) {
             return None;
         }
         // Not by a buffered reader: what that takes at once is not seen by the next poll.
         let mut key = [0u8];
-        // SAFETY: room for one byte.
-        let read = unsafe { libc::read(0, key.as_mut_ptr().cast(), 1) };
+        let read = rustix::io::read(&input, &mut key).ok()?;
         // The terminal's end is as good as a key that ends the program.
-        if read == 0 { Some(4) } else { (read == 1).then_some(key[0]) }
+        Some(if read == 0 { 4 } else { key[0] })
     }
 }
 
 impl Drop for KeyTerminal {
     fn drop(&mut self) {
-        // SAFETY: the structure outlives the call.
-        unsafe { libc::tcsetattr(0, libc::TCSANOW, &raw const self.0) };
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 

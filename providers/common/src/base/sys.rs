@@ -2,9 +2,20 @@
 use crate::addr;
 use crate::error::{Error, Result};
 use core::ffi::CStr;
+use rustix::event::EventfdFlags;
+use rustix::event::epoll::CreateFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Resource, getrlimit, test_kill_process};
+use rustix::rand::GetRandomFlags;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,6 +23,11 @@ use std::time::{Duration, Instant};
 /// Turns a system call's -1 into the error it left in errno.
 pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
+}
+
+/// Returns the error of a call of `rustix`.
+pub(crate) fn os_error(error: Errno) -> Error {
+    Error::from_code(error.raw_os_error())
 }
 
 /// Returns true if a thread not joined yet is the calling one.
@@ -36,34 +52,24 @@ pub fn replace(fd: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result {
 
 /// Returns a UDP socket at an address shareable with other sockets of this host.
 pub fn shared_udp_socket(at: &SocketAddr) -> Result<UdpSocket> {
-    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: no memory is involved; the result is checked, then owned once.
-    let socket = unsafe {
-        let fd = check(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
-        UdpSocket::from_raw_fd(fd)
-    };
-    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    let raw = addr::to_raw(at);
-    let (name, len) = addr::as_sockaddr(&raw);
-    // SAFETY: the address outlives the call, which only reads it.
-    check(unsafe { libc::bind(socket.as_raw_fd(), name, len) })?;
-    Ok(socket)
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(family, SocketType::DGRAM, flags, None).map_err(os_error)?;
+    net::sockopt::set_socket_reuseaddr(&socket, true).map_err(os_error)?;
+    net::bind(&socket, at).map_err(os_error)?;
+    Ok(socket.into())
 }
 
 /// Returns a unix socket of this abstract name (unix(7)). Others can connect to it and send neither
 /// bytes nor descriptors. Fails with -FI_EADDRINUSE if the name is in use.
 pub fn name_holder(name: &[u8]) -> Result<OwnedFd> {
-    let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
-    let at = [&family, &b"\0"[..], name].concat();
-    // SAFETY: the address's bytes outlive the call; the descriptor is checked, then owned once.
-    unsafe {
-        let fd = check(libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
-        let socket = OwnedFd::from_raw_fd(fd);
-        // Before any other process can know of it.
-        check(libc::shutdown(fd, libc::SHUT_RD))?;
-        check(libc::bind(fd, at.as_ptr().cast(), at.len() as libc::socklen_t))?;
-        Ok(socket)
-    }
+    let at = SocketAddrUnix::new_abstract_name(name).map_err(os_error)?;
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = net::socket_with(family, SocketType::DGRAM, flags, None).map_err(os_error)?;
+    // Before any other process can know of it.
+    net::shutdown(&socket, Shutdown::Read).map_err(os_error)?;
+    net::bind(&socket, &at).map_err(os_error)?;
+    Ok(socket)
 }
 
 /// Sets a numeric option of a socket.
@@ -133,16 +139,15 @@ fn knows_all_users() -> bool {
 /// A random number from the system (getrandom(2)); 0 if it has none.
 pub fn random() -> u64 {
     let mut random = [0; 8];
-    // SAFETY: the buffer has as many bytes as is said.
-    unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());
     u64::from_ne_bytes(random)
 }
 
 /// Fills a buffer with unpredictable random bytes (getrandom(2)).
 pub fn fill_random(bytes: &mut [u8]) -> Result {
-    // SAFETY: the buffer has as many bytes as is said.
-    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Error::IO) }
+    let len = bytes.len();
+    let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty());
+    if filled == Ok(len) { Ok(()) } else { Err(Error::IO) }
 }
 
 /// Returns true if the process has more privileges than its caller (a set-user-ID program, for
@@ -222,34 +227,28 @@ const PAGE: usize = 4096;
 /// Returns true if a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel answers an
 /// attempt to extend a file with a fatal signal (SIGXFSZ), and unnamed memory counts as a file.
 pub fn may_have_size(len: usize) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call, which writes it.
-    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    is_known && (limit.rlim_cur == libc::RLIM_INFINITY || len as u64 <= limit.rlim_cur)
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| len as u64 <= limit)
 }
 
 /// Seals preventing the removal of pages of a memory file.
-pub(crate) const FIXED_SIZE: libc::c_int =
-    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+pub(crate) const FIXED_SIZE: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Returns a descriptor of zeroed memory of this length. The length is sealed ([`FIXED_SIZE`]).
 pub(crate) fn sealed_memory(name: &CStr, len: usize) -> Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string.
-    let create = |flags| check(unsafe { libc::memfd_create(name.as_ptr(), flags) });
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let create = |flags| rustix::fs::memfd_create(name, flags);
     // A kernel before 6.3 does not know that memory need not be executable.
-    let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
-    // SAFETY: just opened, and owned once.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let size = libc::off_t::try_from(len).map_err(|_| Error::INVAL)?;
+    let created = create(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| create(flags));
+    let fd = created.map_err(os_error)?;
+    if libc::off_t::try_from(len).is_err() {
+        return Err(Error::INVAL);
+    }
     if !may_have_size(len) {
         return Err(Error::from_code(libc::EFBIG));
     }
-    // SAFETY: no memory is involved.
-    unsafe {
-        check(libc::ftruncate(fd.as_raw_fd(), size))?;
-        check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, FIXED_SIZE))?;
-    }
+    rustix::fs::ftruncate(&fd, len as u64).map_err(os_error)?;
+    rustix::fs::fcntl_add_seals(&fd, FIXED_SIZE).map_err(os_error)?;
     Ok(fd)
 }
 
@@ -299,9 +298,8 @@ pub(crate) fn threads() -> Option<u64> {
 
 /// Returns true if no process has this number any more; 0 is an unknown process.
 pub(crate) fn is_gone(process: libc::pid_t) -> bool {
-    // SAFETY: no signal is sent.
-    let asked = unsafe { process > 0 && libc::kill(process, 0) < 0 };
-    asked && Error::last_os().code() == libc::ESRCH
+    let process = Pid::from_raw(process).filter(|process| process.as_raw_nonzero().get() > 0);
+    process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
 }
 
 /// A value of sysconf(3); 0 if the system does not know it.
@@ -312,12 +310,8 @@ pub(crate) fn sysconf(what: libc::c_int) -> usize {
 
 /// Returns the maximum number of open descriptors of the process (RLIMIT_NOFILE).
 pub fn max_descriptors() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call, which writes it.
-    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
-        0 => usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX),
-        _ => usize::MAX,
-    }
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// Epoll instance, reporting the ready descriptors.
@@ -373,8 +367,7 @@ impl Epoll {
     /// A new, empty instance.
     pub fn new() -> Result<Self> {
         count_forks();
-        // SAFETY: no memory is involved; the result is checked, then owned once.
-        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        let fd = rustix::event::epoll::create(CreateFlags::CLOEXEC).map_err(os_error)?;
         Ok(Self { fd, process: generation() })
     }
 
@@ -628,11 +621,8 @@ pub struct EventFd(OwnedFd);
 impl EventFd {
     /// A new descriptor, not signalled.
     pub fn new() -> Result<Self> {
-        // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe {
-            let fd = check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?;
-            Ok(Self(OwnedFd::from_raw_fd(fd)))
-        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map(Self).map_err(os_error)
     }
 
     /// Wraps an eventfd.
@@ -642,9 +632,7 @@ impl EventFd {
 
     /// Makes the descriptor readable, if it is not already.
     pub fn signal(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes are read from `one`, which outlives the call.
-        let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Signals a descriptor shared with other processes, like [`signal`](Self::signal). Does
@@ -658,9 +646,7 @@ impl EventFd {
 
     /// Makes the descriptor not readable.
     pub fn drain(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight bytes are written to `count`, which outlives the call.
-        let _ = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
@@ -683,12 +669,8 @@ pub struct Timer(OwnedFd);
 impl Timer {
     /// Returns a new, disarmed timer.
     pub fn new() -> Result<Self> {
-        // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe {
-            let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-            let fd = check(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))?;
-            Ok(Self(OwnedFd::from_raw_fd(fd)))
-        }
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        timerfd_create(TimerfdClockId::Monotonic, flags).map(Self).map_err(os_error)
     }
 
     /// Sleeps until the timer expires.
@@ -700,16 +682,10 @@ impl Timer {
 
     /// Makes the timer expire after `delay`; zero turns it off.
     pub fn set(&self, delay: Duration) {
-        let value = libc::timespec {
-            tv_sec: delay.as_secs() as libc::time_t,
-            tv_nsec: delay.subsec_nanos().into(),
-        };
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: `spec` outlives the call, which copies it.
-        unsafe {
-            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut())
-        };
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec::try_from(delay).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let spec = Itimerspec { it_interval: zero, it_value: value };
+        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec);
     }
 }
 

@@ -2,9 +2,10 @@
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
 use crate::ring_layout::{DoorbellWords, RingControl};
-use crate::sys::{FIXED_SIZE, check, sealed_memory};
+use crate::sys::{FIXED_SIZE, check, os_error, sealed_memory};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use rustix::fs::{FallocateFlags, fallocate, fcntl_get_seals, fstat};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Mapped memory of a sealed descriptor.
@@ -25,7 +26,7 @@ impl SharedMemory {
     /// New memory of so many bytes, all zero, and its descriptor for the other process.
     pub(crate) fn create(len: usize) -> Result<(Self, OwnedFd)> {
         let fd = sealed_memory(c"ofi-local", len)?;
-        reserve(&fd, libc::off_t::try_from(len).map_err(|_| Error::INVAL)?)?;
+        reserve(&fd, len)?;
         Ok((Self::map(&fd, len)?, fd))
     }
 
@@ -35,13 +36,13 @@ impl SharedMemory {
         if !has_seals(fd) {
             return Err(Error::PROTO);
         }
-        let size = status(fd)?.st_size;
+        let size = fstat(fd).map_err(os_error)?.st_size;
         let len = usize::try_from(size).map_err(|_| Error::PROTO)?;
         if !fits(len) {
             return Err(Error::PROTO);
         }
         // Pages that the other process has not got are got here, and not by a signal later.
-        reserve(&fd, size)?;
+        reserve(fd, len)?;
         Self::map(&fd, len)
     }
 
@@ -62,19 +63,8 @@ impl SharedMemory {
 
 /// Returns true if the descriptor is of memory sealed against the removal of pages.
 fn has_seals(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: no memory is involved. Files of other kinds have no such call.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & FIXED_SIZE == FIXED_SIZE
-}
-
-/// Returns the result of fstat(2). It may block for a file outside of memory.
-fn status(fd: BorrowedFd<'_>) -> Result<libc::stat> {
-    // SAFETY: all zeros is a valid `stat`, which the call writes.
-    unsafe {
-        let mut stat = std::mem::zeroed::<libc::stat>();
-        check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
-        Ok(stat)
-    }
+    // Files of other kinds have no seals.
+    fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(FIXED_SIZE))
 }
 
 /// Descriptor of memory received from another process. Its close does not block.
@@ -92,7 +82,7 @@ impl ReceivedMemory {
 
     /// Returns the device and inode number identifying the memory.
     pub(crate) fn id(&self) -> Result<(u64, u64)> {
-        let stat = status(self.as_fd())?;
+        let stat = fstat(self.as_fd()).map_err(os_error)?;
         Ok((stat.st_dev, stat.st_ino))
     }
 }
@@ -103,10 +93,8 @@ impl AsFd for ReceivedMemory {
     }
 }
 
-fn reserve(fd: &impl AsRawFd, size: libc::off_t) -> Result {
-    // SAFETY: no memory is involved.
-    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, size) })?;
-    Ok(())
+fn reserve(fd: impl AsFd, size: usize) -> Result {
+    fallocate(fd, FallocateFlags::empty(), 0, size as u64).map_err(os_error)
 }
 
 impl Drop for SharedMemory {
