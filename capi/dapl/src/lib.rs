@@ -5,12 +5,18 @@
 //! libfabric, and [`layout`] the types of DAT's headers. Only `table` and `fabric` access memory
 //! outside of Rust.
 #![cfg_attr(not(test), deny(unsafe_code))]
+mod adaptor;
 mod answer;
+mod endpoints;
 #[allow(unsafe_code)]
 mod fabric;
 mod handles;
 mod layout;
+mod objects;
+mod points;
 mod posted;
+mod progress;
 mod state;
+mod store;
 #[allow(unsafe_code)]
 mod table;

@@ -1,6 +1,9 @@
 //! Operations between their post and their completion.
 use crate::fabric::LocalPieces;
 
+/// The most operations of an endpoint or a shared queue.
+pub(crate) const DTO_MAX: i32 = 1 << 14;
+
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedOp {
