@@ -3,11 +3,10 @@
 //! cross.
 use crate::here;
 use crate::oracle::{CLASSES, OpId, Oracle, OracleOp, payload, tag_of};
+use crate::plan::{EndpointRole, NodeEnv, SimPlan, SimWorld};
 use crate::queues::{next_event, parent, queue, read_queue};
 use crate::random::SimRandom;
-use crate::sim::{
-    EndpointRole, NodeEnv, SimPlan, SimWorld, address, bytes_to_send, context, space_to_receive,
-};
+use crate::sim::{address, bytes_to_send, context, space_to_receive};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
     FI_MORE, FI_MULTI_RECV, FI_OPT_MIN_MULTI_RECV, FI_REMOTE_CQ_DATA, FI_SHUTDOWN,

@@ -15,6 +15,7 @@
 mod connected;
 pub mod here;
 mod oracle;
+mod plan;
 mod queues;
 pub mod random;
 pub mod seeds;
@@ -22,5 +23,6 @@ mod sim;
 
 pub use connected::{ConnectedSim, ConnectedWorld};
 pub use here::{InjectedFault, injected};
+pub use plan::{EndpointRole, NodeConfig, NodeEnv, SimPlan, SimWorld};
 pub use random::SimRandom;
-pub use sim::{EndpointRole, NodeConfig, NodeEnv, Sim, SimPlan, SimWorld, address};
+pub use sim::{Sim, address};
