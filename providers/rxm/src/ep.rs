@@ -183,7 +183,7 @@ impl RdmEngine for RxmEngine {
     }
 
     fn peer_links(&self, ep: u32) -> Result<fi_peer_links> {
-        Ok(self.lock().ep(ep).peer_links())
+        Ok(self.lock().ep(ep).conns.peer_links())
     }
 
     fn import(self: &Arc<Self>, ep: u32, owner: SrxOwner) -> Result {

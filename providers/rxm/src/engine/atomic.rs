@@ -39,7 +39,7 @@ impl RxmEngineEp {
         let request = RxmAtomicRequest { what, kind, segments, operand, compare };
 
         // Without memory for an answer there is none, and the peer waits until the connection ends.
-        let Ok(mut buf) = self.buffer() else { return Ok(()) };
+        let Ok(mut buf) = self.conns.buffer() else { return Ok(()) };
         let reply = &mut buf[HEADER_LEN + ANSWER_LEN..];
         // Elements in the other byte order are not understood.
         let result = match self.conns[conn].swapped {
@@ -61,7 +61,7 @@ impl RxmEngineEp {
             tag: AtomicHeader { op: 0, segments: 0, ..what }.to_tag(),
             ..RxmHeader::of(PacketKind::AtomicResponse, 0)
         };
-        self.send_made(conn, answer, buf, ANSWER_LEN + len);
+        self.conns.send_made(conn, answer, buf, ANSWER_LEN + len);
         Ok(())
     }
 

@@ -161,7 +161,7 @@ impl RxmEngineEp {
             }
             let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
             done.msg_id = fetch.header.msg_id;
-            self.send_control(fetch.conn, done, None);
+            self.conns.send_control(fetch.conn, done, None);
         }
         self.report_due(envelope.peer);
     }

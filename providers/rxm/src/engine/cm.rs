@@ -35,23 +35,17 @@ const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
 impl RxmEngineEp {
     /// Our number of a connection, as connection data have it.
     fn conn_id(&self, id: u32) -> u64 {
-        u64::from(process_id()) << 32 | self.source(id)
-    }
-
-    /// Returns the source reported by the core for data received on a connection.
-    pub(super) fn source(&self, id: u32) -> u64 {
-        u64::from(self.conns[id].name(id))
+        u64::from(process_id()) << 32 | self.conns.source(id)
     }
 
     /// Adds a connection; returns its index. -FI_ENOBUFS when there are as many as can be named.
     pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
         let id = self.conns.insert(RxmConn::new(peer, link));
         if id >= 1 << INDEX_BITS {
-            self.conns.remove(id);
+            self.conns.remove_unready(id);
             return Err(Error::NOBUFS);
         }
         self.peers.attach(peer);
-        self.unready += 1;
         Ok(id)
     }
 
@@ -62,17 +56,6 @@ impl RxmEngineEp {
 
     fn flow_control(&self) -> FlowControl {
         if self.common.flow_control { FlowControl::On } else { FlowControl::Off }
-    }
-
-    /// Starts credit-based flow control on a connection, if both sides request it: each counts the
-    /// other's receive buffers. Each starts with one buffer, reserved for announcing more.
-    fn count_credits(&mut self, id: u32, peers: FlowControl) {
-        let wanted = self.common.flow_control && peers == FlowControl::On;
-        let Some(conn) = self.conns.get_mut(id).filter(|_| wanted) else { return };
-        conn.counted = true;
-        if let Some(ep) = &conn.ep {
-            ep.count_credits(conn.early.saturating_add(1));
-        }
     }
 
     /// Calls a peer; returns the new connection.
@@ -86,9 +69,8 @@ impl RxmEngineEp {
             self.conns[id].retry.wait_in_line();
             self.line.push_back(id);
         } else if let Err(error) = self.start_connect(id) {
-            self.conns.remove(id);
+            self.conns.remove_unready(id);
             self.peers.detach(peer, id);
-            self.unready -= 1;
             return Err(error);
         }
         self.peers[peer].conn = id;
@@ -119,7 +101,7 @@ impl RxmEngineEp {
     }
 
     fn start_connect(&mut self, id: u32) -> Result {
-        self.calls.started(id, self.source(id), clock());
+        self.calls.started(id, self.conns.source(id), clock());
         let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
         let mut local = self.identity.local.clone();
@@ -164,7 +146,7 @@ impl RxmEngineEp {
             let _ = ep.forbid_memory();
         }
         let own = core.srx.is_none();
-        match ep.set_source(self.source(id)) {
+        match ep.set_source(self.conns.source(id)) {
             // A connection that has buffers of its own needs no source: its packets come in those
             // buffers.
             Err(error) if !own => return Err(error),
@@ -178,7 +160,7 @@ impl RxmEngineEp {
             conn.rx_wanted = self.common.rx_buffers(false);
         }
         if own {
-            self.post_own(id);
+            self.conns.post_own(id);
             // The peer knows of one buffer without a notification.
             self.conns[id].unnotified = (self.conns[id].rx_posted as u32).saturating_sub(1);
             // Without a single receive nothing would ever come.
@@ -334,7 +316,7 @@ impl RxmEngineEp {
         (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
-            self.count_credits(id, call.flow_control);
+            self.conns.count_credits(id, call.flow_control);
             let data = Accept {
                 conn_id: self.conn_id(id),
                 rx_size: self.rx_size(),
@@ -366,7 +348,7 @@ impl RxmEngineEp {
                     (conn.ours, conn.multicast) = (accept.ours, accept.multicast);
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.process = process_of(accept.conn_id);
-                    self.count_credits(id, accept.flow_control);
+                    self.conns.count_credits(id, accept.flow_control);
                 }
                 Err(why) => {
                     ofi_provider::log_sparsely!(
@@ -385,7 +367,7 @@ impl RxmEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
         conn.retry.made();
-        self.unready -= 1;
+        self.conns.note_established();
         self.flush(id);
     }
 
@@ -439,7 +421,7 @@ impl RxmEngineEp {
     fn drop_link(&mut self, id: u32) {
         if let Some(ep) = self.conns[id].ep.take() {
             for (_, buf) in ep.close() {
-                self.release(buf);
+                self.conns.release(buf);
             }
         }
     }
@@ -508,16 +490,12 @@ impl RxmEngineEp {
         conn.was_made = link == Link::Connected;
         let (waiting, urgent) =
             (std::mem::take(&mut conn.waiting), std::mem::take(&mut conn.urgent));
-        let (ep, stalled, ops) = (conn.ep.take(), conn.stalled, conn.ops);
+        let (ep, ops) = (conn.ep.take(), conn.ops);
         let (peer, made) = (conn.peer, conn.was_made);
         if !made {
-            self.unready -= 1;
             self.refused.retain(|refused| *refused != id);
         }
-        if stalled {
-            self.conns[id].stalled = false;
-            self.stalled.retain(|stalled| *stalled != id);
-        }
+        self.conns.note_end(id, made);
         #[cfg(test)]
         if ofi_simulation::injected() == Some(ofi_simulation::InjectedFault::LeakedConnection) {
             self.peers.attach(peer);
@@ -526,13 +504,13 @@ impl RxmEngineEp {
         self.past.add(&conn.sent, &conn.received);
         if made && error != Error::CANCELED {
             let peer = self.peers.get(peer).map(|peer| peer.addr.for_people());
-            self.errors.lost(error, peer);
+            self.tx.note_lost(error, peer);
         }
         self.peers.release(peer, id);
         // After this the core uses no memory of the connection's transfers.
         if let Some(ep) = ep {
             for (token, buf) in ep.close() {
-                self.release(buf);
+                self.conns.release(buf);
                 if let Token::RendezvousGet(fetch) = Token::from_u64(token) {
                     self.fetch_part_done(fetch, None, Some(error));
                 }
@@ -540,11 +518,11 @@ impl RxmEngineEp {
         }
         for waiting in urgent.into_iter().chain(waiting) {
             if let Waiting::Packet(buf, _, _) = waiting {
-                self.release(Some(buf));
+                self.conns.release(Some(buf));
             }
         }
         if ops > 0 {
-            self.fail_ops_of(id, error);
+            self.tx.fail_ops_of(&mut self.conns, id, error);
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) enum Link {
 
 /// One connection, or the attempt at one.
 #[derive(Debug)]
-pub(super) struct RxmConn {
+pub(crate) struct RxmConn {
     pub(super) peer: u32,
     pub(super) link: Link,
     /// The ended connection was established before.

@@ -56,7 +56,7 @@ impl RxmEngineEp {
 
     /// Closes a transmit context: its transfers are dropped without being reported.
     pub(crate) fn close_tx(&mut self) {
-        self.completions.mute();
+        self.tx.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
@@ -67,7 +67,7 @@ impl RxmEngineEp {
                 self.ended(id, Error::CANCELED);
             }
         }
-        self.completions.close();
+        self.tx.close();
     }
 
     /// Closes a receive context: drops its receives without reporting them, and closes the

@@ -1,32 +1,31 @@
 //! Endpoint of the engine: core objects used by it, its peers and connections, and its progress.
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn, Waiting};
+use super::conns::RxmConns;
 use super::pending::{
     ContextConnReq, MAX_BUFFERED, MAX_INJECT, Parked, PendingSteps, RendezvousGet, Reports,
     RxmUnexpected, TxOp,
 };
+use super::transmit::RxmTransmit;
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
-    fi_peer_links,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::completions::TxCompletions;
 use ofi_provider::conn_arbiter::ConnectLimiter;
 use ofi_provider::contexts::ContextIndex;
-use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
-use ofi_provider::cq::{Completion, CompletionError};
-use ofi_provider::endpoint::{RdmAttr, count_links};
+use ofi_provider::core_provider::{self, Entries};
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::{NONE, Slab};
-use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeersRetired, TransferTimes};
+use ofi_provider::stats::{EndpointSlot, PeersRetired};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -78,9 +77,6 @@ pub(crate) struct RxmEngineEp {
     pub(super) core: Option<RxmCore>,
     /// Holds the address assigned to the endpoint (fi_setname), until the endpoint listens.
     bound: Option<core_provider::CorePassiveEp>,
-    /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
-    /// the matching engine.
-    pub(super) completions: TxCompletions,
     /// Counts of peers' reads and writes already passed from the core's counters to the
     /// application's.
     pub(super) counted: [u64; 2],
@@ -104,21 +100,15 @@ pub(crate) struct RxmEngineEp {
     /// Connection requests for other contexts of the scalable endpoint, received here because this
     /// one listens.
     pub(super) handed: Vec<ContextConnReq>,
-    pub(super) conns: Slab<RxmConn>,
-    /// Connections not established yet.
-    pub(super) unready: usize,
+    pub(crate) conns: RxmConns,
     /// Rejected connections to be tried again.
     pub(super) refused: Vec<u32>,
     /// Local connection attempts in progress, and queued connections.
     pub(super) calls: ConnectLimiter,
     pub(super) line: VecDeque<u32>,
-    /// Connections with transfers blocked on space in the core.
-    pub(super) stalled: Vec<u32>,
 
     /// Incomplete transfers.
-    pub(super) ops: Slab<TxOp>,
-    /// Free packet buffers.
-    free: Vec<CoreBuf>,
+    pub(super) tx: RxmTransmit,
     /// Receive buffers posted to the shared context, and the number to be posted.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
@@ -148,11 +138,8 @@ pub(crate) struct RxmEngineEp {
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
 
-    /// Reported errors, lost connections, traffic of closed connections, and durations of
-    /// transfers, for the statistics page.
-    pub(super) errors: EndpointErrors,
+    /// Traffic of closed connections, for the statistics page.
     pub(super) past: PeersRetired,
-    pub(super) times: TransferTimes,
     /// Entry of the endpoint in the statistics page, a flag for its due update, and the next
     /// connection to be published.
     pub(super) published: EndpointSlot,
@@ -165,6 +152,7 @@ impl RxmEngineEp {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
         let matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
         let fast_max = common.core_inject.min(MAX_INJECT);
+        let (conns, tx) = (RxmConns::new(common.clone()), RxmTransmit::new(common.clone()));
         Self {
             fast_max: fast_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
             entries: Entries::default(),
@@ -174,7 +162,6 @@ impl RxmEngineEp {
             identity,
             core: None,
             bound: None,
-            completions: TxCompletions::default(),
             counted: [0; 2],
             av: None,
             matcher,
@@ -186,14 +173,11 @@ impl RxmEngineEp {
             peers: PeerTable::default(),
             context_index: ContextIndex::default(),
             handed: Vec::new(),
-            conns: Slab::default(),
-            unready: 0,
+            conns,
             refused: Vec::new(),
             calls: ConnectLimiter::default(),
             line: VecDeque::new(),
-            stalled: Vec::new(),
-            ops: Slab::default(),
-            free: Vec::new(),
+            tx,
             rx_posted: 0,
             rx_wanted: 0,
             since_look: 0,
@@ -203,9 +187,7 @@ impl RxmEngineEp {
             look_now: false,
             draining: false,
             wants_help: false,
-            errors: EndpointErrors::default(),
             past: PeersRetired::default(),
-            times: TransferTimes::default(),
             published: EndpointSlot::default(),
             show_due: false,
             show_next: 0,
@@ -237,7 +219,7 @@ impl RxmEngineEp {
 
     /// Takes over the completion queue and counters bound for transmits.
     pub(crate) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.completions.clone_from(&bindings.completions.tx);
+        self.tx.bind(bindings);
     }
 
     /// Applies the completion queue and counters bound for receives, and for peers' accesses to
@@ -383,7 +365,7 @@ impl RxmEngineEp {
 
     /// Returns the number of transfers allowed to start: tx_attr.size less those in progress.
     pub(crate) fn tx_left(&self) -> usize {
-        self.identity.attr.tx_size.saturating_sub(self.ops.len())
+        self.identity.attr.tx_size.saturating_sub(self.tx.len())
     }
 
     /// FI_OPT_SHARED_MEMORY_PERMITTED, to read or set.
@@ -391,19 +373,12 @@ impl RxmEngineEp {
         &mut self.identity.memory
     }
 
-    /// Returns the number of connections by kind of link (FI_OPT_PEER_LINKS).
-    pub(crate) fn peer_links(&self) -> fi_peer_links {
-        let made = |conn: &&RxmConn| conn.link == Link::Connected;
-        let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
-        count_links(conns.filter_map(|conn| conn.ep.as_ref()).map(CoreEndpoint::is_in_memory))
-    }
-
     /// Checks if another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
         let fits = |ep: &Self| {
-            (ep.ops.len() < ep.identity.attr.tx_size || flags & INTERNAL_OP != 0)
-                && ep.completions.has_space(flags & FI_COMPLETION != 0)
+            (ep.tx.len() < ep.identity.attr.tx_size || flags & INTERNAL_OP != 0)
+                && ep.tx.has_space(flags & FI_COMPLETION != 0)
         };
         if !fits(self) {
             self.poll_once(false);
@@ -412,35 +387,6 @@ impl RxmEngineEp {
             }
         }
         Ok(())
-    }
-
-    /// A buffer for one packet: a free one, or a new one.
-    #[inline]
-    pub(super) fn buffer(&mut self) -> Result<CoreBuf> {
-        self.free.pop().map_or_else(|| self.common.buffer(), Ok)
-    }
-
-    /// Returns an unused packet buffer to the free list.
-    #[inline]
-    pub(super) fn release(&mut self, buf: Option<CoreBuf>) {
-        // A buffer of another size was made for a single packet.
-        if let Some(buf) = buf
-            && buf.len() == HEADER_LEN + self.common.config.eager_limit
-        {
-            self.free.push(buf);
-        }
-    }
-
-    /// Reports a completed or failed transfer.
-    #[inline]
-    pub(super) fn report(&mut self, of: Completion, wanted: bool, result: Result) {
-        match result {
-            Ok(()) => self.completions.done(of, wanted),
-            Err(error) => {
-                self.errors.add(error);
-                self.completions.failed(CompletionError::new(of, error));
-            }
-        }
     }
 
     /// The peer with this address, made if it is new.
@@ -480,26 +426,12 @@ impl RxmEngineEp {
         }
     }
 
-    /// Returns true if transfers can be sent on a connection right now.
-    #[inline]
-    pub(super) fn is_ready(&self, conn: u32) -> bool {
-        self.conns[conn].is_ready()
-    }
-
-    /// Returns true if transfers already started, or awaited by a peer, can be sent on a connection
-    /// right now.
-    #[inline]
-    pub(super) fn is_ready_for_urgent(&self, conn: u32) -> bool {
-        let conn = &self.conns[conn];
-        conn.link == Link::Connected && conn.urgent.is_empty()
-    }
-
     /// Returns the transfers complete for the application, or required by a known peer's
     /// operations, and not passed to the core yet.
     pub(crate) fn undelivered(&self) -> Undelivered {
         let is_due = |op: &TxOp| op.injected || op.flags & INTERNAL_OP != 0;
         let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
-        let ops = self.ops.iter();
+        let ops = self.tx.iter();
         let due =
             ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, PendingSteps::Failed(_))).count();
         let mut all = Undelivered { operations: due, ..Undelivered::default() };
@@ -519,7 +451,7 @@ impl RxmEngineEp {
     /// (fi_endpoint(3), fi_close).
     #[inline(never)]
     pub(super) fn close(&mut self) {
-        self.completions.mute();
+        self.tx.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.
         if !self.matcher.is_shared() {
             self.matcher.completions.mute();
@@ -539,7 +471,7 @@ impl RxmEngineEp {
         for matched in self.matcher.cancel_all() {
             self.match_message(matched);
         }
-        self.completions.close();
+        self.tx.close();
         if !self.matcher.is_shared() {
             self.matcher.completions.close();
         }

@@ -9,6 +9,7 @@ mod buffered;
 mod cm;
 mod common;
 mod conn;
+mod conns;
 mod contexts;
 mod ep;
 mod pending;
@@ -17,6 +18,7 @@ mod rx;
 #[cfg(test)]
 mod sim;
 mod stats;
+mod transmit;
 mod tx;
 
 pub(crate) use common::Common;
@@ -223,7 +225,7 @@ fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
         let Some(engine) = engine.upgrade() else { return };
         let now = Some(engine.activity());
         let mut state = engine.lock();
-        if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+        if state.eps.iter().any(|(_, ep)| ep.conns.has_waiting()) {
             empty_polls = 0;
             if now == seen {
                 // Even if a turn panics, the helper must go on for the other endpoints.

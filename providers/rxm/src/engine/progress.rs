@@ -66,7 +66,7 @@ impl RxmEngineEp {
         if read > 1 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
             self.want_more_shared();
         }
-        if !self.stalled.is_empty() {
+        if !self.conns.stalled().is_empty() {
             self.retry_stalled();
         }
         self.go_on();
@@ -75,7 +75,7 @@ impl RxmEngineEp {
         }
         self.since_look += read;
         self.idle_iterations = if read == 0 { self.idle_iterations + 1 } else { 0 };
-        let hurry = self.unready > 0 || self.look_now;
+        let hurry = self.conns.has_unready() || self.look_now;
         if hurry
             || self.idle_iterations >= IDLE_ITERATIONS
             || self.since_look >= self.common.config.cq_eq_fairness
@@ -115,7 +115,7 @@ impl RxmEngineEp {
             if self.parked.is_empty()
                 && let Some(srx) = &core.srx
             {
-                let (conns, matcher) = (&self.conns, &mut self.matcher);
+                let (conns, matcher) = (&*self.conns, &mut self.matcher);
                 let posted = match srx.arrived(entry) {
                     Some(packet) if fast_message(conns, matcher, packet.source, packet.bytes()) => {
                         Some(packet.post_again())
@@ -176,7 +176,7 @@ impl RxmEngineEp {
                 self.last_end_look = now;
                 self.look_for_ends(now);
             }
-        } else if self.unready == 0 && !self.look_now {
+        } else if !self.conns.has_unready() && !self.look_now {
             return;
         }
         self.look_now = false;
@@ -193,7 +193,7 @@ impl RxmEngineEp {
                 conn.ended_at = None;
             } else if now.duration_since(*conn.ended_at.get_or_insert(now)) >= ENDED_TIMEOUT {
                 conn.given_up = true;
-                self.fail_awaiting(id, Error::CONNRESET);
+                self.tx.fail_awaiting(&mut self.conns, id, Error::CONNRESET);
             }
         }
     }
@@ -217,18 +217,11 @@ impl RxmEngineEp {
             let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
             ep.is_none_or(|ep| ep.has_transfers())
         };
-        if !self.stalled.iter().all(will_wake) {
+        if !self.conns.stalled().iter().all(will_wake) {
             return false;
         }
         // The engine asks the wait set, which is for all endpoints.
         self.common.wait_set.is_some()
             || self.common.domain.fabric().may_block(&[&core.cq], Some(&core.eq))
-    }
-
-    /// Returns true if transfers wait for a connection to be established, or for space in the core.
-    pub(super) fn has_waiting(&self) -> bool {
-        let waits = |conn: &RxmConn| conn.link != Link::Connected && !conn.waiting.is_empty();
-        !self.stalled.is_empty()
-            || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
     }
 }

@@ -3,16 +3,14 @@
 //! A packet's payload is copied once, from the core's receive buffer to its target. An unexpected
 //! message stays in its receive buffer, or is copied if it is small. A rendezvous message waits at
 //! its sender.
-use super::conn::{Link, Partial, RxmConn, SegmentTarget, Token, Waiting, came_on, names};
+use super::conn::{Partial, RxmConn, SegmentTarget, Token, Waiting, came_on};
 use super::ep::RxmEngineEp;
 use super::pending::{
     HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RendezvousGet, RxmPacket,
     RxmUnexpected, only_tag,
 };
 use crate::provider::RXM;
-use crate::wire::{
-    HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments,
-};
+use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_TAGGED, FI_WRITE,
@@ -53,7 +51,7 @@ impl RxmEngineEp {
     #[cold]
     pub(super) fn not_posted_again(&mut self, buf: CoreBuf) {
         self.rx_posted -= 1;
-        self.release(Some(buf));
+        self.conns.release(Some(buf));
     }
 
     /// Posts more buffers to the shared context from now on.
@@ -66,10 +64,10 @@ impl RxmEngineEp {
     /// Posts receive buffers to the shared context until there are enough.
     pub(super) fn post_shared(&mut self) {
         while self.rx_posted < self.rx_wanted && self.matcher.buffered_bytes() <= MAX_UNEXPECTED {
-            let Ok(buf) = self.buffer() else { return };
+            let Ok(buf) = self.conns.buffer() else { return };
             let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref()) else { return };
             if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
-                self.release(Some(buf));
+                self.conns.release(Some(buf));
                 return;
             }
             self.rx_posted += 1;
@@ -87,82 +85,13 @@ impl RxmEngineEp {
             {
                 match srx.post(buf, Token::Rx(NONE).to_u64()) {
                     Ok(()) => self.rx_posted += 1,
-                    Err((_, buf)) => self.release(Some(buf)),
+                    Err((_, buf)) => self.conns.release(Some(buf)),
                 }
                 return;
             }
-            self.release(Some(buf));
+            self.conns.release(Some(buf));
         }
         self.post_shared();
-    }
-
-    /// Posts receive buffers of a connection's own until it has enough, or as
-    /// many as fit the core's completion queue.
-    pub(super) fn post_own(&mut self, id: u32) {
-        let most = self.common.rx_buffers(false);
-        while let Some(RxmConn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
-            && *rx_posted < most.min(*rx_wanted)
-        {
-            let first = *rx_posted == 0;
-            let Ok(buf) = self.buffer() else { return };
-            let Some(conn) = self.conns.get_mut(id) else { return };
-            let Some(ep) = &conn.ep else { return };
-            if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64(), first) {
-                // The core has no room now, or the connection is ending.
-                self.release(Some(buf));
-                return;
-            }
-            conn.rx_posted += 1;
-            conn.unnotified += 1;
-        }
-    }
-
-    /// Announces new receive buffers to a peer with flow control, once there are many.
-    pub(super) fn grant(&mut self, id: u32) {
-        let enough = (self.common.rx_buffers(false) as u32 / 2).max(1);
-        let Some(conn) = self.conns.get(id).filter(|conn| conn.counted) else { return };
-        if conn.unnotified < enough || conn.link != Link::Connected {
-            return;
-        }
-        // Without memory for a packet the peer is notified in a later progress iteration.
-        let Ok(mut buf) = self.buffer() else { return self.stall(id) };
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let header = RxmHeader {
-            conn_id: conn.remote_id,
-            ctrl_data: u64::from(conn.unnotified),
-            ..RxmHeader::of(PacketKind::Credit, 0)
-        };
-        header.write(&mut buf);
-        let Some(link) = &conn.ep else { return };
-        match link.send_urgent(buf, HEADER_LEN, Token::Packet.to_u64()) {
-            Ok(()) => {
-                let unnotified = std::mem::take(&mut conn.unnotified);
-                ofi_provider::log!(
-                    &RXM,
-                    DEBUG,
-                    EP_DATA,
-                    "told a peer of {unnotified} more receives"
-                );
-            }
-            Err((error, buf)) => {
-                self.release(Some(buf));
-                if error == Error::AGAIN {
-                    self.stall(id);
-                }
-            }
-        }
-    }
-
-    /// Handles a peer's announcement of more receive buffers.
-    fn granted(&mut self, id: u32, credits: u64) -> Parsed {
-        let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
-        ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
-        match self.conns.get_mut(id) {
-            Some(RxmConn { counted: true, ep: Some(ep), .. }) => ep.add_credits(credits),
-            Some(conn) => conn.early = conn.early.saturating_add(credits),
-            None => {}
-        }
-        Ok(())
     }
 
     /// Handles a completed receive of the core.
@@ -176,12 +105,12 @@ impl RxmEngineEp {
             of.rx_posted = of.rx_posted.saturating_sub(1);
             // The buffer belongs to this connection, so the source is known regardless of the
             // core's report.
-            source = self.source(conn);
+            source = self.conns.source(conn);
         }
         let Some(buf) = done.buf else { return };
         if done.error.is_some() {
             // The receive failed because its connection ended, which the event queue reports.
-            self.release(Some(buf));
+            self.conns.release(Some(buf));
             self.post_shared();
             return;
         }
@@ -285,35 +214,17 @@ impl RxmEngineEp {
                 // The buffers were too few, as with shared ones.
                 *rx_wanted = rx_wanted.saturating_mul(2);
             }
-            self.release(buf);
-            self.post_own(conn);
-            self.grant(conn);
+            self.conns.release(buf);
+            self.conns.post_own(conn);
+            self.conns.grant(conn);
         }
-    }
-
-    /// Reads the headers of a packet received on this connection; returns the bytes after them as
-    /// well.
-    #[inline]
-    fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(RxmHeader, &'a [u8])> {
-        let conn_id = RxmHeader::conn_id(packet).unwrap_or(0);
-        let (conn, source) = (&self.conns[id], self.source(id));
-        if !conn.swapped && names(conn_id, source) {
-            return RxmHeader::read(packet);
-        }
-        // The peer's acceptance says that its byte order is not ours, but the peer's packets may
-        // overtake the acceptance.
-        let swapped = conn.swapped || conn.link == Link::Calling;
-        if swapped && names(conn_id.swap_bytes(), source) {
-            return RxmHeader::read_swapped(packet);
-        }
-        Err(Malformed("a packet that says to be of another connection"))
     }
 
     /// Handles a packet received on this connection. Returns the buffer unless it was queued as
     /// unexpected.
     #[inline]
     fn packet(&mut self, buf: CoreBuf, len: usize, id: u32) -> Option<CoreBuf> {
-        let (header, payload) = match self.read_packet(&buf[..len], id) {
+        let (header, payload) = match self.conns.read_packet(&buf[..len], id) {
             Ok(read) => read,
             Err(why) => {
                 self.malformed(id, why);
@@ -358,12 +269,12 @@ impl RxmEngineEp {
             PacketKind::Segment => self.segment(id, &header, payload),
             PacketKind::RndvRequest => self.announcement(id, &header, payload),
             PacketKind::RndvReadDone | PacketKind::RndvWriteTo | PacketKind::AtomicResponse
-                if self.is_given_up(id) =>
+                if self.conns.is_given_up(id) =>
             {
                 Ok(())
             }
             PacketKind::RndvReadDone => {
-                let known = self.message_fetched(id, header.msg_id);
+                let known = self.tx.message_fetched(&mut self.conns, id, header.msg_id);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
             PacketKind::RndvWriteTo => {
@@ -373,10 +284,10 @@ impl RxmEngineEp {
                 })
             }
             PacketKind::RndvWriteDone => self.written(id, &header),
-            PacketKind::Credit => self.granted(id, header.ctrl_data),
+            PacketKind::Credit => self.conns.granted(id, header.ctrl_data),
             PacketKind::Atomic => self.atomic_came(id, &header, payload),
             PacketKind::AtomicResponse => {
-                let known = self.answered(id, &header, payload);
+                let known = self.tx.answered(&mut self.conns, id, &header, payload);
                 known.then_some(()).ok_or(Malformed("an answer nobody asked for"))
             }
         };
@@ -521,7 +432,7 @@ impl RxmEngineEp {
         match self.matcher.take_posted(&envelope) {
             Some(recv) if !only_tag(&recv) => self.fetch(recv, envelope, id, *header, segments),
             // The message is not wanted, and its sender is done with it.
-            None if self.matcher.drops(&envelope) => self.not_wanted(id, header.msg_id),
+            None if self.matcher.drops(&envelope) => self.conns.not_wanted(id, header.msg_id),
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
                 self.conns[id].announced += 1;
@@ -534,13 +445,6 @@ impl RxmEngineEp {
             }
         }
         Ok(())
-    }
-
-    /// Notifies the sender of an announced message: it will not be read.
-    fn not_wanted(&mut self, conn: u32, msg_id: u64) {
-        let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
-        done.msg_id = msg_id;
-        self.send_control(conn, done, None);
     }
 
     /// Begins to fetch an announced message to its receive.
@@ -565,7 +469,7 @@ impl RxmEngineEp {
     /// Requests a message, or more of it, now or when there is space.
     pub(super) fn start_fetch(&mut self, id: u32) {
         let Some(conn) = self.fetches.get(id).map(|fetch| fetch.conn) else { return };
-        if self.is_ready_for_urgent(conn) {
+        if self.conns.is_ready_for_urgent(conn) {
             match self.advance_fetch(id) {
                 Ok(()) => return,
                 Err(Error::AGAIN) => {}
@@ -574,10 +478,7 @@ impl RxmEngineEp {
                     return;
                 }
             }
-            if !self.conns[conn].stalled {
-                self.conns[conn].stalled = true;
-                self.stalled.push(conn);
-            }
+            self.conns.stall(conn);
         }
         self.conns[conn].urgent.push_back(Waiting::RendezvousGet(id));
     }
@@ -604,7 +505,7 @@ impl RxmEngineEp {
             header.msg_id = fetch.header.msg_id;
             header.ctrl_data = u64::from(id);
             let conn = fetch.conn;
-            self.send_control(conn, header, Some(&segments));
+            self.conns.send_control(conn, header, Some(&segments));
             return Ok(());
         }
         while fetch.asked < fetch.wanted {
@@ -662,7 +563,7 @@ impl RxmEngineEp {
         if !fetch.by_write || fetch.wanted == 0 {
             let mut header = RxmHeader::of(PacketKind::RndvReadDone, 0);
             header.msg_id = fetch.header.msg_id;
-            self.send_control(fetch.conn, header, None);
+            self.conns.send_control(fetch.conn, header, None);
         }
         self.matcher.received(&fetch.recv, &fetch.envelope);
     }
@@ -713,7 +614,7 @@ impl RxmEngineEp {
                     recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
                     self.matcher.received(&recv, &envelope);
                 }
-                self.release(Some(buf));
+                self.conns.release(Some(buf));
                 self.forget_peer_if_unused(envelope.peer);
             }
             RxmUnexpected::Partial { bytes, conn, msg_id } => {
@@ -738,7 +639,7 @@ impl RxmEngineEp {
                 match recv {
                     Some(recv) => self.fetch(recv, envelope, conn, header, segments),
                     // The message is not wanted, and its sender is done with it.
-                    None => self.not_wanted(conn, header.msg_id),
+                    None => self.conns.not_wanted(conn, header.msg_id),
                 }
             }
             RxmUnexpected::Lost => {

@@ -65,7 +65,7 @@ impl RxmEngineEp {
         let now = coarse_now();
         let moved = self.show_peers(stats, now);
         let [sent, sent_bytes, received, received_bytes] = self.past.get();
-        let (tx, rx) = (self.completions.cq(), self.matcher.completions.cq());
+        let (tx, rx) = (self.tx.cq(), self.matcher.completions.cq());
         let one = matches!((tx, rx), (Some(tx), Some(rx)) if std::sync::Arc::ptr_eq(tx, rx));
         let fill =
             |cq: Option<&std::sync::Arc<ofi_provider::cq::Cq>>| cq.map_or([0; 2], |cq| cq.fill());
@@ -84,7 +84,7 @@ impl RxmEngineEp {
             sent_bytes,
             received,
             received_bytes,
-            in_flight: self.ops.len() as u64,
+            in_flight: self.tx.len() as u64,
             tx_size: self.identity.attr.tx_size as u64,
             tx_queue,
             tx_queue_size,
@@ -93,10 +93,9 @@ impl RxmEngineEp {
             one_queue: one.into(),
             cq_blocked: parked.min(1),
             connections: self.conns.len() as u64,
-            latency: self.times.classes(),
             ..EndpointStats::default()
         };
-        self.errors.show(&mut of);
+        self.tx.show(&mut of);
         self.matcher.show(&mut of);
         let local = &self.identity.local;
         self.published.show(stats, of, true, || local.for_people());
@@ -124,7 +123,7 @@ impl RxmEngineEp {
         for id in begin..end {
             let Some(conn) = self.conns.get_mut(id as u32) else { continue };
             let left = |waiting: &Waiting| match waiting {
-                Waiting::Op(op) => match self.ops.get(*op).map(|op| &op.todo) {
+                Waiting::Op(op) => match self.tx.get(*op).map(|op| &op.todo) {
                     Some(PendingSteps::Send(message)) => (message.buf.len() - message.sent) as u64,
                     Some(PendingSteps::Packet(_, len)) => *len as u64,
                     _ => 0,

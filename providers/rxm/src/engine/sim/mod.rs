@@ -247,14 +247,14 @@ impl RxmState {
     /// Checks the invariants of any time.
     fn check(&self) {
         for (_, ep) in self.eps.iter() {
-            assert!(ep.ops.len() <= ep.identity.attr.tx_size, "{} transfers", ep.ops.len());
+            assert!(ep.tx.len() <= ep.identity.attr.tx_size, "{} transfers", ep.tx.len());
             let is_unready = |conn: &RxmConn| !matches!(conn.link, Link::Connected | Link::Ended);
             let unready = ep.conns.iter().filter(|(_, conn)| is_unready(conn)).count();
-            assert_eq!(ep.unready, unready, "connections that are not made");
+            assert_eq!(ep.conns.unready(), unready, "connections that are not made");
             for (id, conn) in ep.conns.iter() {
-                let ops = ep.ops.iter().filter(|(_, op)| op.conn == id).count();
+                let ops = ep.tx.iter().filter(|(_, op)| op.conn == id).count();
                 assert_eq!(conn.ops, ops, "transfers of connection {id}");
-                assert_eq!(conn.stalled, ep.stalled.contains(&id), "connection {id}");
+                assert_eq!(conn.stalled, ep.conns.stalled().contains(&id), "connection {id}");
             }
             for (id, peer) in ep.peers.iter() {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
@@ -282,7 +282,7 @@ impl RxmState {
     fn check_idle(&self) {
         self.check();
         for (_, ep) in self.eps.iter() {
-            assert_eq!((ep.ops.len(), ep.fetches.len(), ep.stalled.len()), (0, 0, 0));
+            assert_eq!((ep.tx.len(), ep.fetches.len(), ep.conns.stalled().len()), (0, 0, 0));
             assert!(ep.parked.is_empty() && ep.handed.is_empty());
             for (id, conn) in ep.conns.iter() {
                 let left =
