@@ -512,7 +512,13 @@ impl RxmEngineEp {
             for (token, buf) in ep.close() {
                 self.conns.release(buf);
                 if let Token::RendezvousGet(fetch) = Token::from_u64(token) {
-                    self.fetch_part_done(fetch, None, Some(error));
+                    self.fetches.fetch_part_done(
+                        &mut self.matcher,
+                        &mut self.conns,
+                        fetch,
+                        None,
+                        Some(error),
+                    );
                 }
             }
         }

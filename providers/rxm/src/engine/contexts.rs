@@ -90,7 +90,6 @@ impl RxmEngineEp {
         let arriving = |conn: &super::conn::RxmConn| {
             conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))
         };
-        self.conns.get(id).is_some_and(arriving)
-            || self.fetches.iter().any(|(_, fetch)| fetch.conn == id)
+        self.conns.get(id).is_some_and(arriving) || self.fetches.sizes().any(|(conn, _)| conn == id)
     }
 }

@@ -2,9 +2,9 @@
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn, Waiting};
 use super::conns::RxmConns;
+use super::fetches::RxmFetches;
 use super::pending::{
-    ContextConnReq, MAX_BUFFERED, MAX_INJECT, Parked, PendingSteps, RendezvousGet, Reports,
-    RxmUnexpected, TxOp,
+    ContextConnReq, MAX_BUFFERED, MAX_INJECT, Parked, PendingSteps, RxmUnexpected, TxOp,
 };
 use super::transmit::RxmTransmit;
 use crate::provider::RXM;
@@ -24,7 +24,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::rx_matcher::RxMatcher;
-use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::slab::NONE;
 use ofi_provider::stats::{EndpointSlot, PeersRetired};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -83,10 +83,8 @@ pub(crate) struct RxmEngineEp {
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) matcher: RxMatcher<RxmUnexpected>,
-    /// Messages read from their senders, or written by them.
-    pub(super) fetches: Slab<RendezvousGet>,
-    /// Messages to be reported, on an endpoint with buffered receives.
-    pub(super) reports: Reports,
+    /// Messages read from their senders, or written by them, and messages to be reported.
+    pub(super) fetches: RxmFetches,
     /// Packets received while the completion queue was full, and the limit of entries beyond which
     /// nothing more is taken from the core: peers' writes have no other bound.
     pub(super) parked: VecDeque<Parked>,
@@ -153,6 +151,7 @@ impl RxmEngineEp {
         let matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
         let fast_max = common.core_inject.min(MAX_INJECT);
         let (conns, tx) = (RxmConns::new(common.clone()), RxmTransmit::new(common.clone()));
+        let fetches = RxmFetches::new(common.clone());
         Self {
             fast_max: fast_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
             entries: Entries::default(),
@@ -165,8 +164,7 @@ impl RxmEngineEp {
             counted: [0; 2],
             av: None,
             matcher,
-            fetches: Slab::default(),
-            reports: Reports::new(),
+            fetches,
             parked: VecDeque::new(),
             parked_max: usize::MAX,
             ending: Vec::new(),

@@ -5,13 +5,13 @@
 //! ([`rx`]). Connections are established and ended in [`cm`]. A progress iteration reads the core's
 //! completion queues. It reads the event queues so rarely as to cost next to nothing.
 mod atomic;
-mod buffered;
 mod cm;
 mod common;
 mod conn;
 mod conns;
 mod contexts;
 mod ep;
+mod fetches;
 mod pending;
 mod progress;
 mod rx;
@@ -395,7 +395,8 @@ impl PostsReceives for RxmState {
     }
 
     fn post_tag(&mut self, ep: u32, op: &RecvOp) {
-        self.eps[ep].post_tag(op);
+        let ep = &mut self.eps[ep];
+        ep.fetches.post_tag(&mut ep.matcher, &mut ep.conns, op);
     }
 
     fn look(&mut self) {

@@ -3,24 +3,20 @@
 //! A packet's payload is copied once, from the core's receive buffer to its target. An unexpected
 //! message stays in its receive buffer, or is copied if it is small. A rendezvous message waits at
 //! its sender.
-use super::conn::{Partial, RxmConn, SegmentTarget, Token, Waiting, came_on};
+use super::conn::{Partial, RxmConn, SegmentTarget, Token, came_on};
 use super::ep::RxmEngineEp;
 use super::pending::{
-    HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RendezvousGet, RxmPacket,
-    RxmUnexpected, only_tag,
+    HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RxmPacket, RxmUnexpected,
+    only_tag,
 };
 use crate::provider::RXM;
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments};
-use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
-    FI_TAGGED, FI_WRITE,
-};
-use ofi_provider::api::{RemoteSegment, RemoteSegments};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED};
 use ofi_provider::core_provider::{CoreBuf, Done};
-use ofi_provider::error::{Error, Result};
+use ofi_provider::error::Error;
 use ofi_provider::heap;
 use ofi_provider::malformed;
-use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv};
+use ofi_provider::rx_matcher::{Envelope, MatchedMessage};
 use ofi_provider::slab::NONE;
 
 /// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
@@ -199,7 +195,13 @@ impl RxmEngineEp {
             None if self.matcher.drops(&envelope) => {}
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
-                self.buffer_unexpected(envelope, RxmUnexpected::Whole(bytes.into()), matched);
+                self.fetches.buffer_unexpected(
+                    &mut self.matcher,
+                    &mut self.conns,
+                    envelope,
+                    RxmUnexpected::Whole(bytes.into()),
+                    matched,
+                );
             }
         }
     }
@@ -253,10 +255,18 @@ impl RxmEngineEp {
                     }
                     matched if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
                         let body = RxmUnexpected::Whole(payload.into());
-                        self.buffer_unexpected(envelope, body, matched);
+                        self.fetches.buffer_unexpected(
+                            &mut self.matcher,
+                            &mut self.conns,
+                            envelope,
+                            body,
+                            matched,
+                        );
                     }
                     matched => {
-                        self.buffer_unexpected(
+                        self.fetches.buffer_unexpected(
+                            &mut self.matcher,
+                            &mut self.conns,
                             envelope,
                             RxmUnexpected::InPacket(buf, len),
                             matched,
@@ -283,7 +293,9 @@ impl RxmEngineEp {
                     known.then_some(()).ok_or(Malformed("a place for a message that is none"))
                 })
             }
-            PacketKind::RndvWriteDone => self.written(id, &header),
+            PacketKind::RndvWriteDone => {
+                self.fetches.written(&mut self.matcher, &mut self.conns, id, &header)
+            }
             PacketKind::Credit => self.conns.granted(id, header.ctrl_data),
             PacketKind::Atomic => self.atomic_came(id, &header, payload),
             PacketKind::AtomicResponse => {
@@ -314,7 +326,7 @@ impl RxmEngineEp {
         let Some(peer) = self.conns.get(id).map(|conn| conn.peer) else { return };
         self.malformed(id, TOO_MUCH);
         for (queue, message) in self.matcher.buffered_from(peer) {
-            self.drop_buffered(queue, message, Error::PROTO);
+            self.fetches.drop_buffered(&mut self.matcher, queue, message, Error::PROTO);
         }
         self.forget_peer_if_unused(peer);
     }
@@ -357,7 +369,13 @@ impl RxmEngineEp {
                     }
                     matched => {
                         let body = RxmUnexpected::Partial { bytes: Vec::new(), conn: id, msg_id };
-                        SegmentTarget::Buffered(self.buffer_unexpected(envelope, body, matched))
+                        SegmentTarget::Buffered(self.fetches.buffer_unexpected(
+                            &mut self.matcher,
+                            &mut self.conns,
+                            envelope,
+                            body,
+                            matched,
+                        ))
                     }
                 };
                 let partial = &mut self.conns[id].partial;
@@ -403,7 +421,7 @@ impl RxmEngineEp {
                     // Later segments are still received before the connection ends, and must not
                     // complete the message.
                     partial.target = SegmentTarget::Nowhere;
-                    self.drop_buffered(queue, message, Error::NOMEM);
+                    self.fetches.drop_buffered(&mut self.matcher, queue, message, Error::NOMEM);
                     return Err(Malformed("more than there is memory for"));
                 }
             }
@@ -415,8 +433,8 @@ impl RxmEngineEp {
                 self.matcher.received(&recv, &of);
             }
         }
-        if !self.reports.is_empty() {
-            self.report_due(of.peer);
+        if self.fetches.has_reports() {
+            self.fetches.report_due(&mut self.matcher, of.peer);
         }
         Ok(())
     }
@@ -430,169 +448,30 @@ impl RxmEngineEp {
         }
         self.conns[id].received.one(envelope.len);
         match self.matcher.take_posted(&envelope) {
-            Some(recv) if !only_tag(&recv) => self.fetch(recv, envelope, id, *header, segments),
+            Some(recv) if !only_tag(&recv) => self.fetches.fetch(
+                &mut self.matcher,
+                &mut self.conns,
+                recv,
+                envelope,
+                id,
+                *header,
+                segments,
+            ),
             // The message is not wanted, and its sender is done with it.
             None if self.matcher.drops(&envelope) => self.conns.not_wanted(id, header.msg_id),
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
                 self.conns[id].announced += 1;
                 let early = PartialUnexpected::None;
-                self.buffer_unexpected(
+                self.fetches.buffer_unexpected(
+                    &mut self.matcher,
+                    &mut self.conns,
                     envelope,
                     RxmUnexpected::AtSender { conn: id, header: *header, segments, early },
                     matched,
                 );
             }
         }
-        Ok(())
-    }
-
-    /// Begins to fetch an announced message to its receive.
-    fn fetch(
-        &mut self,
-        recv: Recv,
-        envelope: Envelope,
-        conn: u32,
-        header: RxmHeader,
-        segments: RemoteSegments,
-    ) {
-        let unnamed = |segment: &RemoteSegment| segment.key == FI_KEY_NOTAVAIL;
-        let by_write = self.common.config.rndv_write || segments.as_slice().iter().any(unnamed);
-        let fetch = RendezvousGet {
-            by_write,
-            ..RendezvousGet::new(recv, envelope, conn, header, segments)
-        };
-        let id = self.fetches.insert(fetch);
-        self.start_fetch(id);
-    }
-
-    /// Requests a message, or more of it, now or when there is space.
-    pub(super) fn start_fetch(&mut self, id: u32) {
-        let Some(conn) = self.fetches.get(id).map(|fetch| fetch.conn) else { return };
-        if self.conns.is_ready_for_urgent(conn) {
-            match self.advance_fetch(id) {
-                Ok(()) => return,
-                Err(Error::AGAIN) => {}
-                Err(error) => {
-                    self.fetch_failed(id, error);
-                    return;
-                }
-            }
-            self.conns.stall(conn);
-        }
-        self.conns[conn].urgent.push_back(Waiting::RendezvousGet(id));
-    }
-
-    /// Requests the parts of a message not requested yet. Fails with -FI_EAGAIN if the core has no
-    /// space.
-    pub(super) fn advance_fetch(&mut self, id: u32) -> Result {
-        let common = self.common.clone();
-        let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
-        let domain = &common.domain;
-        if fetch.report.is_some() {
-            return self.advance_early(id);
-        }
-        if fetch.by_write && fetch.wanted > 0 {
-            let part = fetch.recv.buf.part(0, fetch.wanted);
-            fetch.regions = domain.register_recv(&part, FI_REMOTE_WRITE, || common.key())?;
-            let mut segments = RemoteSegments::EMPTY;
-            for region in &fetch.regions {
-                let (addr, len) = (region.base(), region.len() as u64);
-                segments.push(RemoteSegment { addr, len, key: region.key() })?;
-            }
-            fetch.outstanding = 1;
-            let mut header = RxmHeader::of(PacketKind::RndvWriteTo, 0);
-            header.msg_id = fetch.header.msg_id;
-            header.ctrl_data = u64::from(id);
-            let conn = fetch.conn;
-            self.conns.send_control(conn, header, Some(&segments));
-            return Ok(());
-        }
-        while fetch.asked < fetch.wanted {
-            let Some(mut segment) = fetch.segments.as_slice().get(fetch.next).copied() else {
-                break;
-            };
-            segment.len = segment.len.min((fetch.wanted - fetch.asked) as u64);
-            let part = fetch.recv.buf.part(fetch.asked, segment.len as usize);
-            let mut regions = Vec::new();
-            if domain.wants_local() {
-                regions = domain.register_recv(&part, FI_READ | FI_WRITE, || common.key())?;
-            }
-            let link = self.conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
-            let link = link.ok_or(Error::NOTCONN)?;
-            link.read(&part, &regions, &[segment], 0, Token::RendezvousGet(id).to_u64())?;
-            fetch.regions.append(&mut regions);
-            fetch.outstanding += 1;
-            fetch.asked += part.len();
-            fetch.next += 1;
-        }
-        if fetch.outstanding == 0 {
-            self.fetched(id);
-        }
-        Ok(())
-    }
-
-    /// Called when a part of a message is here, or will never be.
-    pub(super) fn fetch_part_done(&mut self, id: u32, buf: Option<CoreBuf>, error: Option<Error>) {
-        let Some(fetch) = self.fetches.get_mut(id) else { return };
-        fetch.outstanding -= 1;
-        fetch.error = fetch.error.or(error);
-        if let Some(report) = &mut fetch.report {
-            Self::early_came(report, buf);
-        }
-        if fetch.outstanding == 0 && (fetch.asked == fetch.wanted || fetch.error.is_some()) {
-            self.fetched(id);
-        } else if fetch.report.is_some() {
-            self.start_fetch(id);
-        }
-    }
-
-    /// Called when all parts of a message have been received: notifies the sender and the
-    /// application.
-    fn fetched(&mut self, id: u32) {
-        let Some(fetch) = self.fetches.remove(id) else { return };
-        // The buffer must not be registered any more when the application has it back.
-        drop(fetch.regions);
-        if fetch.report.is_some() {
-            return self.early_done(RendezvousGet { regions: Vec::new(), ..fetch });
-        }
-        if let Some(error) = fetch.error {
-            self.matcher.failed(&fetch.recv, &fetch.envelope, error);
-            return;
-        }
-        if !fetch.by_write || fetch.wanted == 0 {
-            let mut header = RxmHeader::of(PacketKind::RndvReadDone, 0);
-            header.msg_id = fetch.header.msg_id;
-            self.conns.send_control(fetch.conn, header, None);
-        }
-        self.matcher.received(&fetch.recv, &fetch.envelope);
-    }
-
-    /// Fails the receive of a message after a failed read.
-    pub(super) fn fetch_failed(&mut self, id: u32, error: Error) {
-        let Some(fetch) = self.fetches.get_mut(id) else { return };
-        fetch.error = Some(error);
-        if fetch.outstanding == 0 {
-            self.fetched(id);
-        }
-    }
-
-    /// Handles a sender's notification of its completed write of the message.
-    fn written(&mut self, conn: u32, header: &RxmHeader) -> Parsed {
-        let mut fetches = self.fetches.iter();
-        let found = fetches.find(|(_, fetch)| {
-            // A sender can write only after it has received the address.
-            let notified = fetch.by_write && fetch.outstanding > 0;
-            fetch.conn == conn && notified && fetch.header.msg_id == header.msg_id
-        });
-        let Some((id, _)) = found else {
-            return Err(Malformed("the end of a write that is none"));
-        };
-        drop(fetches);
-        if let Some(fetch) = self.fetches.get_mut(id) {
-            fetch.outstanding = 0;
-        }
-        self.fetched(id);
         Ok(())
     }
 
@@ -637,7 +516,15 @@ impl RxmEngineEp {
                     conn.announced -= 1;
                 }
                 match recv {
-                    Some(recv) => self.fetch(recv, envelope, conn, header, segments),
+                    Some(recv) => self.fetches.fetch(
+                        &mut self.matcher,
+                        &mut self.conns,
+                        recv,
+                        envelope,
+                        conn,
+                        header,
+                        segments,
+                    ),
                     // The message is not wanted, and its sender is done with it.
                     None => self.conns.not_wanted(conn, header.msg_id),
                 }
@@ -677,14 +564,7 @@ impl RxmEngineEp {
                 self.matcher.failed(&recv, &partial.envelope, error);
             }
         }
-        let fetches: Vec<_> =
-            self.fetches.iter().filter(|(_, fetch)| fetch.conn == id).map(|(id, _)| id).collect();
-        for fetch in fetches {
-            if let Some(fetch) = self.fetches.get_mut(fetch) {
-                fetch.outstanding = 0;
-            }
-            self.fetch_failed(fetch, error);
-        }
+        self.fetches.fail_of(&mut self.matcher, &mut self.conns, id, error);
         // Buffered messages are searched only if some wait.
         let buffered = if waits { self.matcher.buffered_from(conn.peer) } else { Vec::new() };
         for (queue, number) in buffered {
@@ -695,7 +575,7 @@ impl RxmEngineEp {
                 _ => false,
             };
             if self.matcher.buffered_as(queue, number, lost) == Some(true) {
-                self.drop_buffered(queue, number, error);
+                self.fetches.drop_buffered(&mut self.matcher, queue, number, error);
             }
         }
     }

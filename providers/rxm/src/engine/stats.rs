@@ -110,11 +110,10 @@ impl RxmEngineEp {
         self.show_next = end;
         // Bytes that are to be fetched, by connection.
         let mut fetched = [0; MAX_PUBLISHED];
-        for (_, fetch) in self.fetches.iter() {
-            if let Some(sum) =
-                (fetch.conn as usize).checked_sub(begin).and_then(|at| fetched.get_mut(at))
+        for (conn, wanted) in self.fetches.sizes() {
+            if let Some(sum) = (conn as usize).checked_sub(begin).and_then(|at| fetched.get_mut(at))
             {
-                *sum += fetch.wanted as u64;
+                *sum += wanted as u64;
             }
         }
         // No more messages are taken of any peer.

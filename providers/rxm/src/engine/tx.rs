@@ -382,7 +382,8 @@ impl RxmEngineEp {
                     self.tx.advance(&mut self.conns, op).map_err(|error| (error, Waiting::Op(op)))
                 }
                 Waiting::RendezvousGet(fetch) => self
-                    .advance_fetch(fetch)
+                    .fetches
+                    .advance_fetch(&mut self.matcher, &mut self.conns, fetch)
                     .map_err(|error| (error, Waiting::RendezvousGet(fetch))),
                 Waiting::Packet(mut buf, len, token) => {
                     // The packet may have been made before the peer had named the connection: a
@@ -414,7 +415,9 @@ impl RxmEngineEp {
                     return;
                 }
                 Err((error, Waiting::Op(op))) => self.give_up(op, id, error),
-                Err((error, Waiting::RendezvousGet(fetch))) => self.fetch_failed(fetch, error),
+                Err((error, Waiting::RendezvousGet(fetch))) => {
+                    self.fetches.fetch_failed(&mut self.matcher, &mut self.conns, fetch, error)
+                }
                 Err((_, Waiting::Packet(buf, ..))) => self.conns.release(Some(buf)),
             }
         }
@@ -459,7 +462,13 @@ impl RxmEngineEp {
                 self.conns.release(done.buf);
                 self.part_done(id, result);
             }
-            Token::RendezvousGet(id) => self.fetch_part_done(id, done.buf, done.error),
+            Token::RendezvousGet(id) => self.fetches.fetch_part_done(
+                &mut self.matcher,
+                &mut self.conns,
+                id,
+                done.buf,
+                done.error,
+            ),
         }
     }
 

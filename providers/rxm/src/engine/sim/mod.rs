@@ -282,7 +282,10 @@ impl RxmState {
     fn check_idle(&self) {
         self.check();
         for (_, ep) in self.eps.iter() {
-            assert_eq!((ep.tx.len(), ep.fetches.len(), ep.conns.stalled().len()), (0, 0, 0));
+            assert_eq!(
+                (ep.tx.len(), ep.fetches.sizes().count(), ep.conns.stalled().len()),
+                (0, 0, 0)
+            );
             assert!(ep.parked.is_empty() && ep.handed.is_empty());
             for (id, conn) in ep.conns.iter() {
                 let left =
