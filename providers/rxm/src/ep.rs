@@ -1,7 +1,7 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{RxmEngine, RxmEngineEp, RxmIdentity, RxmState};
-use ofi_provider::abi::{fi_addr_t, fi_peer_links};
+use ofi_provider::abi::fi_peer_links;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
@@ -12,25 +12,10 @@ use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
 use ofi_provider::lock::{FastGuard, Guard};
 use ofi_provider::peer_srx::SrxOwner;
-use ofi_provider::peers::AvObserver;
 use std::sync::{Arc, Weak};
 
 /// An endpoint of the application's.
 pub(crate) type RxmEp = RdmEndpoint<RxmEngine>;
-
-impl AvObserver for RxmEngine {
-    fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
-        self.with(ep, |ep| ep.name_inserted(name, addr));
-    }
-
-    fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
-        self.with(ep, |ep| ep.name_identified(name, id));
-    }
-
-    fn name_removed(&self, ep: u32, name: fi_addr_t) {
-        self.with(ep, |ep| ep.name_removed(name));
-    }
-}
 
 /// Starts a transfer.
 fn transfer(

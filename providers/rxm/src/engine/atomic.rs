@@ -9,6 +9,7 @@ use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::mr::MrTable;
 
 /// A peer's atomic operation, as its packet has it.
 struct RxmAtomicRequest<'a> {
@@ -44,14 +45,14 @@ impl RxmEngineEp {
         // Elements in the other byte order are not understood.
         let result = match self.conns[conn].swapped {
             true => Err(Error::OPNOTSUPP),
-            false => self.carry_out(&request, reply),
+            false => carry_out(&self.common.regions, &request, reply),
         };
         let (status, len) = match result {
             Ok(len) => (0, len),
             Err(error) => (error.code(), 0),
         };
         if status == 0 {
-            self.count_remote(kind == AtomicKind::Base);
+            self.matcher.completions.peer_accessed(kind == AtomicKind::Base, 0);
         }
         write_answer(status, len as u32, &mut buf[HEADER_LEN..]);
         let answer = RxmHeader {
@@ -64,29 +65,28 @@ impl RxmEngineEp {
         self.conns.send_made(conn, answer, buf, ANSWER_LEN + len);
         Ok(())
     }
+}
 
-    /// Carries out the operation; the former values go to `reply`. Returns their length.
-    fn carry_out(&self, request: &RxmAtomicRequest<'_>, reply: &mut [u8]) -> Result<usize> {
-        let RxmAtomicRequest { what, kind, segments, operand, compare } = request;
-        let operation = Operation::new(*kind, u32::from(what.datatype), u32::from(what.op))?;
-        if max_atomic(operation) == 0 {
-            return Err(Error::OPNOTSUPP);
-        }
-        // From here on lengths are in bytes.
-        let mut bytes = RemoteSegments::EMPTY;
-        for segment in segments.as_slice() {
-            let len = segment.len.checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
-            bytes.push(RemoteSegment { len, ..*segment })?;
-        }
-        let fetched = if operation.fetches() { bytes.total()? } else { 0 };
-        let reply = reply.get_mut(..fetched).ok_or(Error::MSGSIZE)?;
-        // An operation that only reads may carry elements, which are ignored.
-        let operand = if operation.has_source() { *operand } else { &[] };
-        let regions = &self.common.regions;
-        regions.open().atomic(operation, &bytes, operand, compare, reply)?;
-        if operation.rights() & FI_REMOTE_WRITE != 0 {
-            regions.written(&bytes);
-        }
-        Ok(fetched)
+/// Carries out the operation; the former values go to `reply`. Returns their length.
+fn carry_out(regions: &MrTable, request: &RxmAtomicRequest<'_>, reply: &mut [u8]) -> Result<usize> {
+    let RxmAtomicRequest { what, kind, segments, operand, compare } = request;
+    let operation = Operation::new(*kind, u32::from(what.datatype), u32::from(what.op))?;
+    if max_atomic(operation) == 0 {
+        return Err(Error::OPNOTSUPP);
     }
+    // From here on lengths are in bytes.
+    let mut bytes = RemoteSegments::EMPTY;
+    for segment in segments.as_slice() {
+        let len = segment.len.checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
+        bytes.push(RemoteSegment { len, ..*segment })?;
+    }
+    let fetched = if operation.fetches() { bytes.total()? } else { 0 };
+    let reply = reply.get_mut(..fetched).ok_or(Error::MSGSIZE)?;
+    // An operation that only reads may carry elements, which are ignored.
+    let operand = if operation.has_source() { *operand } else { &[] };
+    regions.open().atomic(operation, &bytes, operand, compare, reply)?;
+    if operation.rights() & FI_REMOTE_WRITE != 0 {
+        regions.written(&bytes);
+    }
+    Ok(fetched)
 }

@@ -4,12 +4,12 @@
 //! to send. If both connect at once, the one with the larger address wins. Transfers wait in the
 //! connection until it is established. A peer connecting by itself rejects the local request, and
 //! its own request establishes the connection; without one, this side tries again.
-use super::common::{clock, process_id};
+use super::common::clock;
 use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
-use super::ep::RxmEngineEp;
+use super::ep::{RxmCore, RxmEngineEp};
 use super::pending::Parked;
 use crate::provider::RXM;
-use crate::wire::{Accept, FlowControl, RejectReason, RxmConnReq};
+use crate::wire::{Accept, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::conn_arbiter::{
     BackoffPolicy, CALLS_AT_A_TIME, ConnReqDecision, IncomingConnReq, LocalConnState,
@@ -33,11 +33,6 @@ const RETRY: BackoffPolicy = BackoffPolicy {
 const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
 
 impl RxmEngineEp {
-    /// Our number of a connection, as connection data have it.
-    fn conn_id(&self, id: u32) -> u64 {
-        u64::from(process_id()) << 32 | self.conns.source(id)
-    }
-
     /// Adds a connection; returns its index. -FI_ENOBUFS when there are as many as can be named.
     pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
         let id = self.conns.insert(RxmConn::new(peer, link));
@@ -47,15 +42,6 @@ impl RxmEngineEp {
         }
         self.peers.attach(peer);
         Ok(id)
-    }
-
-    fn rx_size(&self) -> u32 {
-        let shared = self.core.as_ref().is_some_and(|core| core.srx.is_some());
-        self.common.rx_buffers(shared) as u32
-    }
-
-    fn flow_control(&self) -> FlowControl {
-        if self.common.flow_control { FlowControl::On } else { FlowControl::Off }
     }
 
     /// Calls a peer; returns the new connection.
@@ -113,11 +99,12 @@ impl RxmEngineEp {
         self.open_link(id, info)?;
         let call = RxmConnReq {
             port: self.identity.local.port(),
-            flow_control: self.flow_control(),
+            flow_control: self.common.flow_control(),
             eager_limit: self.common.config.eager_limit as u32,
-            rx_size: self.rx_size(),
-            conn_id: self.conn_id(id),
-            contexts: self.contexts_to(self.conns[id].peer),
+            rx_size: self.common.rx_buffers(self.core.as_ref().is_some_and(RxmCore::is_shared))
+                as u32,
+            conn_id: self.conns.conn_id(id),
+            contexts: self.context_index.to(self.peers[self.conns[id].peer].rx),
             key: self.identity.key.clone(),
             own: self.conns[id].own,
             swapped: false,
@@ -239,12 +226,12 @@ impl RxmEngineEp {
             self.context_called(info, addr, call);
             return;
         }
-        let peer = self.peer_at(addr.clone());
+        let peer = self.peers.peer_at(self.av.as_deref(), addr.clone(), &mut self.matcher);
         let id = self.peers[peer].conn;
         let known = self.conns.get(id);
         let caller = process_of(call.conn_id);
         let incoming = IncomingConnReq {
-            order: connect_order(&addr, &self.own_addr(&info)),
+            order: connect_order(&addr, &own_addr(&self.identity.local, &info)),
             // Peers of this protocol do not tell of firewalls.
             peer_behind_firewall: false,
             behind_firewall: false,
@@ -254,7 +241,7 @@ impl RxmEngineEp {
             ConnReqDecision::Accept => self.called_anew(peer, &info, &call),
             ConnReqDecision::Replace => {
                 // The transfers that wait stay with the connection.
-                self.drop_link(id);
+                self.conns.drop_link(id);
                 self.accept_or_refuse(id, &info, &call);
             }
             ConnReqDecision::Crossing => match self.new_conn(peer, Link::Accepting) {
@@ -265,7 +252,7 @@ impl RxmEngineEp {
             ConnReqDecision::Restarted => {
                 self.ended(id, Error::CONNRESET);
                 // Ending the other connection may have forgotten a peer without a name.
-                let peer = self.peer_at(addr);
+                let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher);
                 self.called_anew(peer, &info, &call);
             }
         }
@@ -286,18 +273,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Returns the address of this endpoint as known to a connecting peer.
-    fn own_addr(&self, info: &InfoBuf) -> Addr {
-        let mut own = self.identity.local.clone();
-        if own.is_any() {
-            let called = info.as_ref().src_addr().and_then(|addr| Addr::from_bytes(addr).ok());
-            if let Some(called) = called {
-                own.set_host(&called);
-            }
-        }
-        own
-    }
-
+    /// Rejects a connection request.
     pub(super) fn refuse(&self, info: &InfoBuf, why: RejectReason) {
         if let Some(pep) = self.core.as_ref().and_then(|core| core.pep.as_ref()) {
             // The caller may be gone already.
@@ -318,9 +294,10 @@ impl RxmEngineEp {
             self.open_link(id, info)?;
             self.conns.count_credits(id, call.flow_control);
             let data = Accept {
-                conn_id: self.conn_id(id),
-                rx_size: self.rx_size(),
-                flow_control: self.flow_control(),
+                conn_id: self.conns.conn_id(id),
+                rx_size: self.common.rx_buffers(self.core.as_ref().is_some_and(RxmCore::is_shared))
+                    as u32,
+                flow_control: self.common.flow_control(),
                 swapped: false,
                 ours: true,
                 multicast: call.multicast && self.identity.attr.multicast,
@@ -400,7 +377,7 @@ impl RxmEngineEp {
             return;
         }
         conn.link = Link::Refused;
-        self.drop_link(id);
+        self.conns.drop_link(id);
         self.refused.push(id);
     }
 
@@ -413,15 +390,6 @@ impl RxmEngineEp {
                 self.refused.push(id);
             } else if let Err(error) = self.start_connect(id) {
                 self.ended(id, error);
-            }
-        }
-    }
-
-    /// Closes the core's endpoint of a connection without any data sent yet.
-    fn drop_link(&mut self, id: u32) {
-        if let Some(ep) = self.conns[id].ep.take() {
-            for (_, buf) in ep.close() {
-                self.conns.release(buf);
             }
         }
     }
@@ -461,7 +429,7 @@ impl RxmEngineEp {
     fn forget_conn(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.peers.detach(conn.peer, id);
-        self.lose_messages_of(id, &mut conn, error);
+        self.fetches.lose_messages_of(&mut self.matcher, &mut self.conns, (id, &mut conn), error);
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
         if conn.was_made
             && unconnected
@@ -469,7 +437,7 @@ impl RxmEngineEp {
         {
             later.lost(self.peers.name_of(conn.peer), error);
         }
-        self.forget_peer_if_unused(conn.peer);
+        self.peers.forget_if_unused(conn.peer, &mut self.matcher);
     }
 
     /// Ends connections with all their messages received now.
@@ -531,4 +499,16 @@ impl RxmEngineEp {
             self.tx.fail_ops_of(&mut self.conns, id, error);
         }
     }
+}
+
+/// Returns the address of this endpoint as known to a connecting peer.
+fn own_addr(local: &Addr, info: &InfoBuf) -> Addr {
+    let mut own = local.clone();
+    if own.is_any() {
+        let called = info.as_ref().src_addr().and_then(|addr| Addr::from_bytes(addr).ok());
+        if let Some(called) = called {
+            own.set_host(&called);
+        }
+    }
+    own
 }

@@ -1,6 +1,7 @@
 //! State shared by the endpoints of a domain.
 use crate::config::RxmConfig;
 use crate::provider::RXM;
+use crate::wire::FlowControl;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::FI_PROTO_IWARP;
 use ofi_provider::api::DomainSettings;
@@ -132,5 +133,10 @@ impl Common {
     pub(super) fn rx_buffers(&self, shared: bool) -> usize {
         let buffers = self.config.rx_buffers(shared);
         if self.flow_control && !shared { buffers.max(LEAST_COUNTED) } else { buffers }
+    }
+
+    /// Returns the flow control told to peers.
+    pub(super) fn flow_control(&self) -> FlowControl {
+        if self.flow_control { FlowControl::On } else { FlowControl::Off }
     }
 }

@@ -1,12 +1,13 @@
 //! Connections of an endpoint, their packets, and the buffers of these.
-use super::common::Common;
-use super::conn::{Link, RxmConn, Token, Waiting, names};
+use super::common::{Common, process_id};
+use super::conn::{Link, RxmConn, SegmentTarget, Token, Waiting, names};
 use crate::provider::RXM;
 use crate::wire::{
     FlowControl, HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SEGMENTS_LEN, write_segments,
 };
 use ofi_provider::abi::{FI_FENCE, fi_peer_links};
 use ofi_provider::api::RemoteSegments;
+use ofi_provider::buf::SendBuf;
 use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
 use ofi_provider::deferred::is_group_notice;
 use ofi_provider::endpoint::count_links;
@@ -359,5 +360,35 @@ impl RxmConns {
         let made = |conn: &&RxmConn| conn.link == Link::Connected;
         let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
         count_links(conns.filter_map(|conn| conn.ep.as_ref()).map(CoreEndpoint::is_in_memory))
+    }
+
+    /// Our number of a connection, as connection data have it.
+    pub(super) fn conn_id(&self, id: u32) -> u64 {
+        u64::from(process_id()) << 32 | self.source(id)
+    }
+
+    /// Closes the core's endpoint of a connection without any data sent yet.
+    pub(super) fn drop_link(&mut self, id: u32) {
+        if let Some(ep) = self.conns[id].ep.take() {
+            for (_, buf) in ep.close() {
+                self.release(buf);
+            }
+        }
+    }
+
+    /// Returns true if a posted receive is being filled by segments of a connection.
+    pub(super) fn is_filling(&self, id: u32) -> bool {
+        let arriving = |conn: &RxmConn| {
+            conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))
+        };
+        self.conns.get(id).is_some_and(arriving)
+    }
+
+    /// Copies the application's data; returns the copy, and the same as the buffer to send.
+    #[cold]
+    pub(super) fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
+        let mut copy = self.buffer()?;
+        let sent = copy.copy_of(buf)?;
+        Ok((copy, sent))
     }
 }

@@ -7,23 +7,17 @@
 //! Any other pair of a sender's and a receiver's context has its own connection, with messages in
 //! one direction only. The sender connects to the receiver's listener. The connection data name
 //! both contexts, in a version understood only by this library.
-use super::conn::{Link, SegmentTarget};
+use super::conn::Link;
 use super::ep::RxmEngineEp;
 use super::pending::ContextConnReq;
 use crate::wire::{RejectReason, RxmConnReq};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
-use ofi_provider::contexts::Contexts;
 use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
 
 impl RxmEngineEp {
-    /// Returns the two contexts of a connection to this peer.
-    pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
-        self.context_index.to(self.peers[peer].rx)
-    }
-
     /// Answers a call from a peer's transmit context for a receive context of this endpoint.
     pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmConnReq) {
         match self.context_index.receiver(call.contexts.rx, NONE) {
@@ -41,7 +35,7 @@ impl RxmEngineEp {
     /// context. Returns false if there is no memory for one: the listening endpoint rejects the
     /// request.
     pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmConnReq) -> bool {
-        let peer = self.peer_at(addr);
+        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
             Err(_) => false,
@@ -76,20 +70,14 @@ impl RxmEngineEp {
         self.matcher.completions.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
-            if self.is_filling(id) {
+            if self.conns.is_filling(id) || self.fetches.sizes().any(|(conn, _)| conn == id) {
                 self.ended(id, Error::CANCELED);
             }
         }
         let discarded = [self.matcher.cancel_all(), self.matcher.unclaim_all()];
-        discarded.into_iter().flatten().for_each(|matched| self.match_message(matched));
+        discarded.into_iter().flatten().for_each(|matched| {
+            self.fetches.match_message(&mut self.matcher, &mut self.conns, &mut self.peers, matched)
+        });
         self.matcher.completions.close();
-    }
-
-    /// Returns true if a posted receive is being filled from a connection.
-    fn is_filling(&self, id: u32) -> bool {
-        let arriving = |conn: &super::conn::RxmConn| {
-            conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))
-        };
-        self.conns.get(id).is_some_and(arriving) || self.fetches.sizes().any(|(conn, _)| conn == id)
     }
 }

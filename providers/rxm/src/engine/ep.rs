@@ -21,6 +21,7 @@ use ofi_provider::contexts::ContextIndex;
 use ofi_provider::core_provider::{self, Entries};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::rx_matcher::RxMatcher;
@@ -68,6 +69,13 @@ pub(super) struct RxmCore {
     pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
     pub(super) cq: Arc<core_provider::CoreCq>,
     pub(super) eq: Arc<core_provider::CoreEq>,
+}
+
+impl RxmCore {
+    /// Returns true if connections share receive buffers.
+    pub(super) fn is_shared(&self) -> bool {
+        self.srx.is_some()
+    }
 }
 
 /// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
@@ -195,7 +203,8 @@ impl RxmEngineEp {
     /// Opens the core's objects for the endpoint, and listens. Returns the descriptors of the
     /// core's queues, if they have any.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.bind(bindings);
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
         self.av.clone_from(&bindings.av);
         self.open(true, self.matcher.completions.counts_peers())
     }
@@ -206,13 +215,9 @@ impl RxmEngineEp {
         if bindings.completions.rx.counts_peers() != self.matcher.completions.counts_peers() {
             return Err(Error::OPBADSTATE);
         }
-        self.bind(bindings);
-        Ok(())
-    }
-
-    fn bind(&mut self, bindings: &Bindings) {
         self.bind_tx(bindings);
         self.bind_rx(bindings);
+        Ok(())
     }
 
     /// Takes over the completion queue and counters bound for transmits.
@@ -290,7 +295,7 @@ impl RxmEngineEp {
     fn listen(
         &mut self,
         fabric: &Arc<core_provider::CoreFabric>,
-        info: &ofi_provider::info::InfoBuf,
+        info: &InfoBuf,
         eq: &Arc<core_provider::CoreEq>,
     ) -> Result<core_provider::CorePassiveEp> {
         // The reserved port is released only after the passive endpoint listens at it, if the core
@@ -310,7 +315,7 @@ impl RxmEngineEp {
     fn open_srx(
         &self,
         cq: &Arc<core_provider::CoreCq>,
-        info: &mut ofi_provider::info::InfoBuf,
+        info: &mut InfoBuf,
     ) -> Result<Option<Arc<core_provider::SharedRx>>> {
         let wanted = self.common.config.use_srx;
         if !self.common.may_share {
@@ -387,33 +392,6 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// The peer with this address, made if it is new.
-    pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
-        self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher)
-    }
-
-    /// The address vector gave `addr` a name.
-    pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
-        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.matcher);
-    }
-
-    /// Sets the identifier reported by completions for a name, chosen by the application
-    /// (FI_AV_USER_ID).
-    pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        self.peers.name_identified(name, id, &mut self.matcher);
-    }
-
-    /// Handles the removal of an address from the address vector. The connection stays; the peer is
-    /// an unknown peer again.
-    pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        self.peers.name_removed(name, &mut self.matcher);
-    }
-
-    /// Removes a peer without a connection and a name.
-    pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
-        self.peers.forget_if_unused(peer, &mut self.matcher);
-    }
-
     /// Returns the connection to a peer, started if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
@@ -467,7 +445,12 @@ impl RxmEngineEp {
         }
         self.core = None;
         for matched in self.matcher.cancel_all() {
-            self.match_message(matched);
+            self.fetches.match_message(
+                &mut self.matcher,
+                &mut self.conns,
+                &mut self.peers,
+                matched,
+            );
         }
         self.tx.close();
         if !self.matcher.is_shared() {

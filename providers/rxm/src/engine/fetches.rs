@@ -7,7 +7,7 @@
 //! message up to the endpoint's limit, and the start of a longer one. The messages of one peer are
 //! reported in the order of arrival.
 use super::common::Common;
-use super::conn::{Token, Waiting};
+use super::conn::{Partial, RxmConn, SegmentTarget, Token, Waiting};
 use super::conns::RxmConns;
 use super::pending::{PartialUnexpected, RendezvousGet, Report, Reports, RxmUnexpected};
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader};
@@ -17,7 +17,8 @@ use ofi_provider::buf::RecvBuf;
 use ofi_provider::core_provider::CoreBuf;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
+use ofi_provider::peers::PeerTable;
+use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv, RxMatcher};
 use ofi_provider::slab::Slab;
 use std::sync::Arc;
 
@@ -507,5 +508,99 @@ impl RxmFetches {
         }
         self.fetched(matcher, conns, id);
         Ok(())
+    }
+
+    /// Delivers a buffered message to its matching receive, or drops it if there is none.
+    pub(super) fn match_message(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        conns: &mut RxmConns,
+        peers: &mut PeerTable<()>,
+        matched: MatchedMessage,
+    ) {
+        let MatchedMessage { queue, message: number, recv, .. } = matched;
+        let Some(buffered) = matcher.take_buffered(queue, number) else { return };
+        let envelope = buffered.envelope;
+        match buffered.body {
+            RxmUnexpected::Whole(bytes) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, &bytes);
+                    matcher.received(&recv, &envelope);
+                }
+                peers.forget_if_unused(envelope.peer, matcher);
+            }
+            RxmUnexpected::InPacket(buf, len) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
+                    matcher.received(&recv, &envelope);
+                }
+                conns.release(Some(buf));
+                peers.forget_if_unused(envelope.peer, matcher);
+            }
+            RxmUnexpected::Partial { bytes, conn, msg_id } => {
+                let Some(conn) = conns.get_mut(conn) else { return };
+                let of = |partial: &&mut Partial| {
+                    partial.msg_id == msg_id
+                        && matches!(partial.target, SegmentTarget::Buffered(buffered) if buffered == number)
+                };
+                let Some(partial) = conn.partial.iter_mut().find(of) else { return };
+                partial.target = match recv {
+                    Some(recv) => {
+                        recv.buf.copy_from(0, &bytes);
+                        SegmentTarget::Recv(recv)
+                    }
+                    None => SegmentTarget::Nowhere,
+                };
+            }
+            RxmUnexpected::AtSender { conn, header, segments, early: _ } => {
+                if let Some(conn) = conns.get_mut(conn) {
+                    conn.announced -= 1;
+                }
+                match recv {
+                    Some(recv) => {
+                        self.fetch(matcher, conns, recv, envelope, conn, header, segments)
+                    }
+                    // The message is not wanted, and its sender is done with it.
+                    None => conns.not_wanted(conn, header.msg_id),
+                }
+            }
+            RxmUnexpected::Lost => {
+                if let Some(recv) = recv {
+                    matcher.failed(&recv, &envelope, Error::CONNRESET);
+                }
+                peers.forget_if_unused(envelope.peer, matcher);
+            }
+        }
+    }
+
+    /// Drops the operations arriving on a closed connection.
+    pub(super) fn lose_messages_of(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        conns: &mut RxmConns,
+        (id, conn): (u32, &mut RxmConn),
+        error: Error,
+    ) {
+        let mut waits = conn.announced > 0;
+        for partial in conn.partial.drain(..) {
+            waits |= matches!(partial.target, SegmentTarget::Buffered(_));
+            if let SegmentTarget::Recv(recv) = partial.target {
+                matcher.failed(&recv, &partial.envelope, error);
+            }
+        }
+        self.fail_of(matcher, conns, id, error);
+        // Buffered messages are searched only if some wait.
+        let buffered = if waits { matcher.buffered_from(conn.peer) } else { Vec::new() };
+        for (queue, number) in buffered {
+            let lost = |body: &RxmUnexpected| match body {
+                RxmUnexpected::Partial { conn, .. } | RxmUnexpected::AtSender { conn, .. } => {
+                    *conn == id
+                }
+                _ => false,
+            };
+            if matcher.buffered_as(queue, number, lost) == Some(true) {
+                self.drop_buffered(matcher, queue, number, error);
+            }
+        }
     }
 }

@@ -27,12 +27,15 @@ pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 use crate::provider::RXM;
 use crate::wire::RejectReason;
 use ofi_provider::abi::FI_RMA_EVENT;
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::error::Result;
 use ofi_provider::heap;
 use ofi_provider::lock::{FastGuard, Guard, Level, Lock};
 use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue, SrxStartWaker};
+use ofi_provider::peers::AvObserver;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
@@ -311,6 +314,25 @@ impl Progress for RxmEngine {
     }
 }
 
+impl AvObserver for RxmEngine {
+    fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
+        self.with(ep, |ep| {
+            ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.matcher);
+        });
+    }
+
+    fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
+        self.with(ep, |ep| ep.peers.name_identified(name, id, &mut ep.matcher));
+    }
+
+    fn name_removed(&self, ep: u32, name: fi_addr_t) {
+        // The connection stays; the peer is an unknown peer again.
+        self.with(ep, |ep| {
+            ep.peers.name_removed(name, &mut ep.matcher);
+        });
+    }
+}
+
 impl RxmState {
     /// The endpoint with this number.
     #[inline]
@@ -405,7 +427,7 @@ impl PostsReceives for RxmState {
 
     fn match_message(&mut self, matched: MatchedMessage) {
         if let Some(ep) = self.eps.get_mut(matched.owner) {
-            ep.match_message(matched);
+            ep.fetches.match_message(&mut ep.matcher, &mut ep.conns, &mut ep.peers, matched);
         }
     }
 

@@ -160,11 +160,6 @@ impl RxmEngineEp {
         }
     }
 
-    /// Counts a peer's atomic operation on local memory, as a write or as a read.
-    pub(super) fn count_remote(&self, wrote: bool) {
-        self.matcher.completions.peer_accessed(wrote, 0);
-    }
-
     /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
         self.since_look = 0;

@@ -16,7 +16,7 @@ use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::Error;
 use ofi_provider::heap;
 use ofi_provider::malformed;
-use ofi_provider::rx_matcher::{Envelope, MatchedMessage};
+use ofi_provider::rx_matcher::Envelope;
 use ofi_provider::slab::NONE;
 
 /// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
@@ -328,7 +328,7 @@ impl RxmEngineEp {
         for (queue, message) in self.matcher.buffered_from(peer) {
             self.fetches.drop_buffered(&mut self.matcher, queue, message, Error::PROTO);
         }
-        self.forget_peer_if_unused(peer);
+        self.peers.forget_if_unused(peer, &mut self.matcher);
     }
 
     #[inline]
@@ -475,69 +475,6 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Delivers a buffered message to its matching receive, or drops it if there is none.
-    pub(super) fn match_message(&mut self, matched: MatchedMessage) {
-        let MatchedMessage { queue, message: number, recv, .. } = matched;
-        let Some(buffered) = self.matcher.take_buffered(queue, number) else { return };
-        let envelope = buffered.envelope;
-        match buffered.body {
-            RxmUnexpected::Whole(bytes) => {
-                if let Some(recv) = recv {
-                    recv.buf.copy_from(0, &bytes);
-                    self.matcher.received(&recv, &envelope);
-                }
-                self.forget_peer_if_unused(envelope.peer);
-            }
-            RxmUnexpected::InPacket(buf, len) => {
-                if let Some(recv) = recv {
-                    recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
-                    self.matcher.received(&recv, &envelope);
-                }
-                self.conns.release(Some(buf));
-                self.forget_peer_if_unused(envelope.peer);
-            }
-            RxmUnexpected::Partial { bytes, conn, msg_id } => {
-                let Some(conn) = self.conns.get_mut(conn) else { return };
-                let of = |partial: &&mut Partial| {
-                    partial.msg_id == msg_id
-                        && matches!(partial.target, SegmentTarget::Buffered(buffered) if buffered == number)
-                };
-                let Some(partial) = conn.partial.iter_mut().find(of) else { return };
-                partial.target = match recv {
-                    Some(recv) => {
-                        recv.buf.copy_from(0, &bytes);
-                        SegmentTarget::Recv(recv)
-                    }
-                    None => SegmentTarget::Nowhere,
-                };
-            }
-            RxmUnexpected::AtSender { conn, header, segments, early: _ } => {
-                if let Some(conn) = self.conns.get_mut(conn) {
-                    conn.announced -= 1;
-                }
-                match recv {
-                    Some(recv) => self.fetches.fetch(
-                        &mut self.matcher,
-                        &mut self.conns,
-                        recv,
-                        envelope,
-                        conn,
-                        header,
-                        segments,
-                    ),
-                    // The message is not wanted, and its sender is done with it.
-                    None => self.conns.not_wanted(conn, header.msg_id),
-                }
-            }
-            RxmUnexpected::Lost => {
-                if let Some(recv) = recv {
-                    self.matcher.failed(&recv, &envelope, Error::CONNRESET);
-                }
-                self.forget_peer_if_unused(envelope.peer);
-            }
-        }
-    }
-
     /// Reports a peer's write to local memory with data for the completion queue.
     pub(super) fn peer_wrote(&mut self, done: &Done) {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
@@ -553,30 +490,5 @@ impl RxmEngineEp {
     fn report_written(&self, data: u64, len: usize) {
         let flags = FI_RMA | FI_REMOTE_WRITE;
         self.matcher.completions.peer_notified(flags, len, data, FI_ADDR_NOTAVAIL);
-    }
-
-    /// Drops the operations arriving on a closed connection.
-    pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
-        let mut waits = conn.announced > 0;
-        for partial in conn.partial.drain(..) {
-            waits |= matches!(partial.target, SegmentTarget::Buffered(_));
-            if let SegmentTarget::Recv(recv) = partial.target {
-                self.matcher.failed(&recv, &partial.envelope, error);
-            }
-        }
-        self.fetches.fail_of(&mut self.matcher, &mut self.conns, id, error);
-        // Buffered messages are searched only if some wait.
-        let buffered = if waits { self.matcher.buffered_from(conn.peer) } else { Vec::new() };
-        for (queue, number) in buffered {
-            let lost = |body: &RxmUnexpected| match body {
-                RxmUnexpected::Partial { conn, .. } | RxmUnexpected::AtSender { conn, .. } => {
-                    *conn == id
-                }
-                _ => false,
-            };
-            if self.matcher.buffered_as(queue, number, lost) == Some(true) {
-                self.fetches.drop_buffered(&mut self.matcher, queue, number, error);
-            }
-        }
     }
 }

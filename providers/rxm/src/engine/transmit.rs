@@ -7,8 +7,12 @@ use crate::provider::RXM;
 use crate::wire::{
     self, HEADER_LEN, PacketKind, RxmHeader, SEGMENTS_LEN, SegmentPart, read_answer, write_segments,
 };
-use ofi_provider::abi::{FI_DELIVERY_COMPLETE, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_READ, FI_WRITE};
-use ofi_provider::api::{Bindings, RemoteSegment, RemoteSegments};
+use ofi_provider::abi::{
+    FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE,
+    FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE,
+    FI_WRITE,
+};
+use ofi_provider::api::{Bindings, RemoteSegment, RemoteSegments, SendOp};
 use ofi_provider::buf::SendBuf;
 use ofi_provider::completions::TxCompletions;
 use ofi_provider::core_provider::CoreBuf;
@@ -22,6 +26,10 @@ use std::sync::Arc;
 
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
 const DIRECT_MIN: usize = 4096;
+
+/// Completion levels waiting until the peer's endpoint has the message (fi_cq(3)).
+pub(super) const DELIVERED: u64 =
+    FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 /// The incomplete transfers of an endpoint.
 pub(super) struct RxmTransmit {
@@ -605,5 +613,57 @@ impl RxmTransmit {
         for id in self.ops.indices(|op| op.conn == conn) {
             self.finish_op(conns, id, Err(error));
         }
+    }
+
+    /// Creates the operation sending a message on a connection. Returns true if it may start now.
+    // A frame of its own, of which calling a peer and the core have nothing.
+    #[inline(never)]
+    pub(super) fn send_on(
+        &mut self,
+        conns: &mut RxmConns,
+        conn: u32,
+        op: SendOp,
+        tagged: bool,
+    ) -> Result<(u32, bool)> {
+        let len = op.buf.len();
+        let inject = op.flags & FI_INJECT != 0;
+        let deliver = op.flags & DELIVERED != 0;
+        let processed = op.flags & FI_DELIVERY_COMPLETE != 0 && !self.common.core_delivers;
+        let eager = len <= self.common.config.eager_limit && !deliver;
+        let copy = if inject && !eager { Some(conns.copy_of(&op.buf)?) } else { None };
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let message = RxmMessage {
+            buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
+            tagged,
+            tag: op.tag,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            deliver,
+            notified: op.flags & FI_MATCH_COMPLETE != 0 || processed,
+            sent: 0,
+            segments: 0,
+        };
+        let ready = conns.may_go(conn, op.flags);
+        if ready && tagged && !conns.knows(conn, op.flags, op.tag) {
+            return Err(Error::OPNOTSUPP);
+        }
+        let mut packet = None;
+        let total = HEADER_LEN + len;
+        let direct = !inject && self.goes_direct(&message);
+        if eager && !direct && (ready || inject) {
+            let mut buf = conns.buffer()?;
+            let mut header = message.header(PacketKind::Eager);
+            header.conn_id = conns[conn].remote_id;
+            header.write(&mut buf);
+            message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
+            packet = Some(PendingSteps::Packet(buf, total));
+        }
+        let todo = packet.unwrap_or(PendingSteps::Send(message));
+        let id = self.ops.insert(TxOp {
+            copy: copy.map(|(buffered, _)| buffered),
+            len,
+            ..TxOp::new(conn, op.context, flags, op.flags, todo)
+        });
+        conns[conn].sent.one(len);
+        Ok((id, ready))
     }
 }

@@ -6,22 +6,22 @@
 //! transfers leave in the order of posting.
 use super::conn::{Link, Token, Waiting};
 use super::ep::RxmEngineEp;
-use super::pending::{PendingSteps, RxmMessage, TxOp};
+use super::pending::{PendingSteps, TxOp};
+use super::transmit::DELIVERED;
 use crate::wire::{
     self, ANSWER_LEN, AtomicHeader, HEADER_LEN, IOCS_LEN, OP_ATOMIC, OP_ATOMIC_COMPARE,
     OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmHeader, write_iocs,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
-    FI_INJECT_COMPLETE, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_RMA, FI_SEND,
-    FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE,
+    FI_INJECT_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_RMA, FI_SEND, FI_TAGGED,
+    FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{
     AtomicOp, FastSend, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 use ofi_provider::atomic;
-use ofi_provider::buf::SendBuf;
-use ofi_provider::core_provider::{CoreBuf, Done};
+use ofi_provider::core_provider::Done;
 use ofi_provider::cq::Completion;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::reserved::INTERNAL_OP;
@@ -29,10 +29,6 @@ use ofi_provider::slab::NONE;
 
 /// Flags of an operation excluding the fast path (`send_fast`).
 const SPECIAL: u64 = FI_FENCE | DELIVERED | INTERNAL_OP;
-
-/// Completion levels waiting until the peer's endpoint has the message (fi_cq(3)).
-const DELIVERED: u64 =
-    FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 impl RxmEngineEp {
     /// fi_send and fi_tsend, in all their forms.
@@ -106,62 +102,8 @@ impl RxmEngineEp {
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        let (id, ready) = self.send_on(conn, op, tagged)?;
+        let (id, ready) = self.tx.send_on(&mut self.conns, conn, op, tagged)?;
         self.start(id, conn, ready)
-    }
-
-    /// Creates the operation sending a message on a connection. Returns true if it may start now.
-    // A frame of its own, of which calling a peer and the core have nothing.
-    #[inline(never)]
-    fn send_on(&mut self, conn: u32, op: SendOp, tagged: bool) -> Result<(u32, bool)> {
-        let len = op.buf.len();
-        let inject = op.flags & FI_INJECT != 0;
-        let deliver = op.flags & DELIVERED != 0;
-        let processed = op.flags & FI_DELIVERY_COMPLETE != 0 && !self.common.core_delivers;
-        let eager = len <= self.common.config.eager_limit && !deliver;
-        let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
-        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let message = RxmMessage {
-            buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
-            tagged,
-            tag: op.tag,
-            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
-            deliver,
-            notified: op.flags & FI_MATCH_COMPLETE != 0 || processed,
-            sent: 0,
-            segments: 0,
-        };
-        let ready = self.conns.may_go(conn, op.flags);
-        if ready && tagged && !self.conns.knows(conn, op.flags, op.tag) {
-            return Err(Error::OPNOTSUPP);
-        }
-        let mut packet = None;
-        let total = HEADER_LEN + len;
-        let direct = !inject && self.tx.goes_direct(&message);
-        if eager && !direct && (ready || inject) {
-            let mut buf = self.conns.buffer()?;
-            let mut header = message.header(PacketKind::Eager);
-            header.conn_id = self.conns[conn].remote_id;
-            header.write(&mut buf);
-            message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
-            packet = Some(PendingSteps::Packet(buf, total));
-        }
-        let todo = packet.unwrap_or(PendingSteps::Send(message));
-        let id = self.tx.insert(TxOp {
-            copy: copy.map(|(buffered, _)| buffered),
-            len,
-            ..TxOp::new(conn, op.context, flags, op.flags, todo)
-        });
-        self.conns[conn].sent.one(len);
-        Ok((id, ready))
-    }
-
-    /// Copies the application's data; returns the copy, and the same as the buffer to send.
-    #[cold]
-    fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
-        let mut copy = self.conns.buffer()?;
-        let sent = copy.copy_of(buf)?;
-        Ok((copy, sent))
     }
 
     /// fi_read, in all its forms.
