@@ -84,23 +84,23 @@ impl RdmEngine for RxmEngine {
     }
 
     fn bind_tx(&self, ep: u32, bindings: &Bindings) {
-        self.lock().ep(ep).bind_tx(bindings);
+        self.lock().ep(ep).tx.bind(bindings);
     }
 
     fn bind_rx(&self, ep: u32, bindings: &Bindings) {
-        self.lock().ep(ep).bind_rx(bindings);
+        self.lock().ep(ep).matcher.bind(&bindings.completions.rx);
     }
 
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result {
-        self.lock().ep(ep).bound_late(bindings)
+        self.bind_late(ep, bindings)
     }
 
     fn become_context(&self, ep: u32, attr: &ContextAttr) {
-        self.lock().ep(ep).become_context(attr);
+        self.make_context(ep, attr);
     }
 
     fn undelivered(&self, ep: u32) -> Undelivered {
-        self.lock().ep(ep).undelivered()
+        self.not_passed_on(ep)
     }
 
     #[inline(never)]
@@ -125,7 +125,9 @@ impl RdmEngine for RxmEngine {
     }
 
     fn tx_left(&self, ep: u32) -> usize {
-        self.lock().ep(ep).tx_left()
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        ep.tx.left(ep.identity.attr.tx_size)
     }
 
     #[inline(always)]
@@ -159,11 +161,11 @@ impl RdmEngine for RxmEngine {
     }
 
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
-        Ok(*self.lock().ep(ep).memory_permitted())
+        Ok(self.lock().ep(ep).identity.memory)
     }
 
     fn permit_memory(&self, ep: u32, permitted: bool) -> Result {
-        *self.lock().ep(ep).memory_permitted() = permitted;
+        self.lock().ep(ep).identity.memory = permitted;
         Ok(())
     }
 
@@ -178,10 +180,10 @@ impl RdmEngine for RxmEngine {
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        self.lock().ep(ep).name()
+        Ok(self.lock().ep(ep).identity.local.name_for_peers().to_bytes())
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
-        self.lock().ep(ep).set_local(Addr::from_bytes(name)?)
+        self.set_name(ep, Addr::from_bytes(name)?)
     }
 }

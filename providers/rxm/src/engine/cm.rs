@@ -5,16 +5,14 @@
 //! connection until it is established. A peer connecting by itself rejects the local request, and
 //! its own request establishes the connection; without one, this side tries again.
 use super::common::clock;
-use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
-use super::ep::{RxmCore, RxmEngineEp};
-use super::pending::Parked;
+use super::conn::{Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
+use super::core_objects::RxmCore;
+use super::ep::RxmEngineEp;
 use crate::provider::RXM;
 use crate::wire::{Accept, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::conn_arbiter::{
-    BackoffPolicy, CALLS_AT_A_TIME, ConnReqDecision, IncomingConnReq, LocalConnState,
-};
-use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
+use ofi_provider::conn_arbiter::{BackoffPolicy, ConnReqDecision, IncomingConnReq, LocalConnState};
+use ofi_provider::core_provider::CoreEvent;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::log::peer_text;
@@ -29,31 +27,17 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     most: 16,
 };
 
-/// Maximum concurrent connection attempts; few for simulated peers, because there are few of them.
-const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
-
 impl RxmEngineEp {
-    /// Adds a connection; returns its index. -FI_ENOBUFS when there are as many as can be named.
-    pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
-        let id = self.conns.insert(RxmConn::new(peer, link));
-        if id >= 1 << INDEX_BITS {
-            self.conns.remove_unready(id);
-            return Err(Error::NOBUFS);
-        }
-        self.peers.attach(peer);
-        Ok(id)
-    }
-
     /// Calls a peer; returns the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
         if self.peers.is_out_of_reach(self.av.as_deref(), peer) {
             return Err(Error::FIREWALLADDR);
         }
-        let id = self.new_conn(peer, Link::Refused)?;
-        if !self.may_call() {
+        let id = self.conns.new_conn(&mut self.peers, peer, Link::Refused)?;
+        if !self.connects.has_space(&self.conns) {
             self.conns[id].retry.wait_in_line();
-            self.line.push_back(id);
+            self.connects.push(id);
         } else if let Err(error) = self.start_connect(id) {
             self.conns.remove_unready(id);
             self.peers.detach(peer, id);
@@ -63,19 +47,10 @@ impl RxmEngineEp {
         Ok(id)
     }
 
-    /// Returns true if another connection attempt may start now
-    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
-    fn may_call(&mut self) -> bool {
-        let conns = &self.conns;
-        let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
-        self.calls.has_space(AT_A_TIME, clock(), calls)
-    }
-
     /// Connects to queued peers, as far as the limit of concurrent attempts allows.
     #[cold]
     fn call_next(&mut self) {
-        while !self.line.is_empty() && self.may_call() {
-            let Some(id) = self.line.pop_front() else { return };
+        while let Some(id) = self.connects.pop(&self.conns) {
             // The peer may have called, or the connection be over.
             let waits = |conn: &mut RxmConn| conn.link == Link::Refused && conn.retry.leave_line();
             if self.conns.get_mut(id).is_some_and(waits)
@@ -87,7 +62,7 @@ impl RxmEngineEp {
     }
 
     fn start_connect(&mut self, id: u32) -> Result {
-        self.calls.started(id, self.conns.source(id), clock());
+        self.connects.started(id, self.conns.source(id));
         let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
         let mut local = self.identity.local.clone();
@@ -96,7 +71,7 @@ impl RxmEngineEp {
         let source = (!local.is_any()).then(|| local.to_bytes());
         info.set_src_addr(source.as_deref())?;
         info.set_dest_addr(Some(&peer.to_bytes()))?;
-        self.open_link(id, info)?;
+        self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
         let call = RxmConnReq {
             port: self.identity.local.port(),
             flow_control: self.common.flow_control(),
@@ -120,44 +95,6 @@ impl RxmEngineEp {
         }
     }
 
-    /// Opens the core's endpoint of a connection, with receive buffers.
-    fn open_link(&mut self, id: u32, mut info: InfoBuf) -> Result {
-        let core = self.core.as_ref().ok_or(Error::OPBADSTATE)?;
-        if core.srx.is_some() {
-            info.edit_ep(|ep| ep.rx_ctx_cnt = ofi_provider::abi::FI_SHARED_CONTEXT);
-        }
-        let (srx, token) = (core.srx.as_ref(), u64::from(id));
-        let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
-        if !self.identity.memory {
-            // A core that does not know how to use memory need not be forbidden to.
-            let _ = ep.forbid_memory();
-        }
-        let own = core.srx.is_none();
-        match ep.set_source(self.conns.source(id)) {
-            // A connection that has buffers of its own needs no source: its packets come in those
-            // buffers.
-            Err(error) if !own => return Err(error),
-            _ => {}
-        }
-        let conn = &mut self.conns[id];
-        (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
-        if self.common.flow_control {
-            // The number of buffers cannot grow as messages arrive, because the peer sends none
-            // before it is notified of buffers.
-            conn.rx_wanted = self.common.rx_buffers(false);
-        }
-        if own {
-            self.conns.post_own(id);
-            // The peer knows of one buffer without a notification.
-            self.conns[id].unnotified = (self.conns[id].rx_posted as u32).saturating_sub(1);
-            // Without a single receive nothing would ever come.
-            if self.conns[id].rx_posted == 0 {
-                return Err(Error::NOBUFS);
-            }
-        }
-        Ok(())
-    }
-
     /// Reads the core's event queue until it is empty.
     #[inline(never)]
     pub(super) fn connection_events(&mut self) {
@@ -178,10 +115,10 @@ impl RxmEngineEp {
                 CoreEvent::Other => {}
             }
         }
-        if !self.refused.is_empty() {
+        if self.connects.has_rejected() {
             self.call_refused_again();
         }
-        if !self.line.is_empty() {
+        if self.connects.has_queued() {
             self.call_next();
         }
     }
@@ -244,10 +181,12 @@ impl RxmEngineEp {
                 self.conns.drop_link(id);
                 self.accept_or_refuse(id, &info, &call);
             }
-            ConnReqDecision::Crossing => match self.new_conn(peer, Link::Accepting) {
-                Ok(id) => self.accept_or_refuse(id, &info, &call),
-                Err(_) => self.refuse(&info, RejectReason::Unspecified),
-            },
+            ConnReqDecision::Crossing => {
+                match self.conns.new_conn(&mut self.peers, peer, Link::Accepting) {
+                    Ok(id) => self.accept_or_refuse(id, &info, &call),
+                    Err(_) => self.refuse(&info, RejectReason::Unspecified),
+                }
+            }
             ConnReqDecision::Reject => self.refuse(&info, RejectReason::Already),
             ConnReqDecision::Restarted => {
                 self.ended(id, Error::CONNRESET);
@@ -259,7 +198,7 @@ impl RxmEngineEp {
     }
 
     fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &RxmConnReq) {
-        let Ok(id) = self.new_conn(peer, Link::Accepting) else {
+        let Ok(id) = self.conns.new_conn(&mut self.peers, peer, Link::Accepting) else {
             self.refuse(info, RejectReason::Unspecified);
             return;
         };
@@ -284,14 +223,14 @@ impl RxmEngineEp {
     /// Accepts a connection request on an existing connection. Returns false if the resources are
     /// missing: the connecting peer is to be notified, and then tries again.
     pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmConnReq) -> bool {
-        self.refused.retain(|refused| *refused != id);
+        self.connects.remove_rejected(id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.process = process_of(call.conn_id);
         (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
-            self.open_link(id, info)?;
+            self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
             self.conns.count_credits(id, call.flow_control);
             let data = Accept {
                 conn_id: self.conns.conn_id(id),
@@ -378,16 +317,16 @@ impl RxmEngineEp {
         }
         conn.link = Link::Refused;
         self.conns.drop_link(id);
-        self.refused.push(id);
+        self.connects.push_rejected(id);
     }
 
     fn call_refused_again(&mut self) {
         let now = clock();
-        for id in std::mem::take(&mut self.refused) {
+        for id in self.connects.take_rejected() {
             let refused = |conn: &&mut RxmConn| conn.link == Link::Refused;
             let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
             if !conn.retry.take_due(now) {
-                self.refused.push(id);
+                self.connects.push_rejected(id);
             } else if let Err(error) = self.start_connect(id) {
                 self.ended(id, error);
             }
@@ -416,9 +355,7 @@ impl RxmEngineEp {
         if link != Link::Ended {
             self.end_transfers(id, link, error);
         }
-        let is_of_it =
-            |parked: &Parked| matches!(parked, Parked::Packet(one) if one.source == source);
-        if self.parked.iter().any(is_of_it) {
+        if self.parked.has_from(source) {
             self.ending.push((id, error));
             return;
         }
@@ -461,7 +398,7 @@ impl RxmEngineEp {
         let (ep, ops) = (conn.ep.take(), conn.ops);
         let (peer, made) = (conn.peer, conn.was_made);
         if !made {
-            self.refused.retain(|refused| *refused != id);
+            self.connects.remove_rejected(id);
         }
         self.conns.note_end(id, made);
         #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Connections of an endpoint, their packets, and the buffers of these.
 use super::common::{Common, process_id};
-use super::conn::{Link, RxmConn, SegmentTarget, Token, Waiting, names};
+use super::conn::{INDEX_BITS, Link, RxmConn, SegmentTarget, Token, Waiting, names};
+use super::core_objects::RxmCore;
+use super::pending::RxmUnexpected;
 use crate::provider::RXM;
 use crate::wire::{
     FlowControl, HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SEGMENTS_LEN, write_segments,
@@ -12,6 +14,9 @@ use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
 use ofi_provider::deferred::is_group_notice;
 use ofi_provider::endpoint::count_links;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::peers::PeerTable;
+use ofi_provider::rx_matcher::{Envelope, RxMatcher};
 use ofi_provider::slab::Slab;
 use std::ops::{Deref, Index, IndexMut};
 use std::sync::Arc;
@@ -390,5 +395,85 @@ impl RxmConns {
         let mut copy = self.buffer()?;
         let sent = copy.copy_of(buf)?;
         Ok((copy, sent))
+    }
+
+    /// Opens the core's endpoint of a connection, with receive buffers.
+    pub(super) fn open_link(
+        &mut self,
+        core: Option<&RxmCore>,
+        id: u32,
+        mut info: InfoBuf,
+        memory: bool,
+    ) -> Result {
+        let core = core.ok_or(Error::OPBADSTATE)?;
+        if core.srx.is_some() {
+            info.edit_ep(|ep| ep.rx_ctx_cnt = ofi_provider::abi::FI_SHARED_CONTEXT);
+        }
+        let (srx, token) = (core.srx.as_ref(), u64::from(id));
+        let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
+        if !memory {
+            // A core that does not know how to use memory need not be forbidden to.
+            let _ = ep.forbid_memory();
+        }
+        let own = core.srx.is_none();
+        match ep.set_source(self.source(id)) {
+            // A connection that has buffers of its own needs no source: its packets come in those
+            // buffers.
+            Err(error) if !own => return Err(error),
+            _ => {}
+        }
+        let conn = &mut self.conns[id];
+        (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
+        if self.common.flow_control {
+            // The number of buffers cannot grow as messages arrive, because the peer sends none
+            // before it is notified of buffers.
+            conn.rx_wanted = self.common.rx_buffers(false);
+        }
+        if own {
+            self.post_own(id);
+            // The peer knows of one buffer without a notification.
+            self.conns[id].unnotified = (self.conns[id].rx_posted as u32).saturating_sub(1);
+            // Without a single receive nothing would ever come.
+            if self.conns[id].rx_posted == 0 {
+                return Err(Error::NOBUFS);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn envelope(
+        &self,
+        matcher: &RxMatcher<RxmUnexpected>,
+        header: &RxmHeader,
+        conn: u32,
+    ) -> Parsed<Envelope> {
+        // A length that no buffer can have violates the protocol.
+        let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
+        Ok(Envelope {
+            tagged: header.is_tagged(),
+            msg_tag: None,
+            collective: header.is_tagged() && matcher.is_internal_tag(header.tag),
+            tag: if header.is_tagged() { header.tag } else { 0 },
+            len: len.ok_or(Malformed("a message longer than memory"))?,
+            cq_data: header.cq_data(),
+            peer: self[conn].peer,
+        })
+    }
+
+    /// Adds a connection; returns its index. -FI_ENOBUFS when there are as many as can be named.
+    pub(super) fn new_conn(
+        &mut self,
+        peers: &mut PeerTable<()>,
+        peer: u32,
+        link: Link,
+    ) -> Result<u32> {
+        let id = self.insert(RxmConn::new(peer, link));
+        if id >= 1 << INDEX_BITS {
+            self.remove_unready(id);
+            return Err(Error::NOBUFS);
+        }
+        peers.attach(peer);
+        Ok(id)
     }
 }

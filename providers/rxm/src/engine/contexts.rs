@@ -12,7 +12,6 @@ use super::ep::RxmEngineEp;
 use super::pending::ContextConnReq;
 use crate::wire::{RejectReason, RxmConnReq};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::ContextAttr;
 use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
@@ -36,16 +35,10 @@ impl RxmEngineEp {
     /// request.
     pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmConnReq) -> bool {
         let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher);
-        match self.new_conn(peer, Link::Accepting) {
+        match self.conns.new_conn(&mut self.peers, peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
             Err(_) => false,
         }
-    }
-
-    /// Sets the attributes of a newly opened transmit or receive context.
-    pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
-        let (own, matcher) = (&mut self.identity.attr, &mut self.matcher);
-        own.become_context(attr, self.common.config.eager_limit, matcher, &self.peers);
     }
 
     /// Closes a transmit context: its transfers are dropped without being reported.

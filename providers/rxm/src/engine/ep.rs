@@ -1,33 +1,29 @@
 //! Endpoint of the engine: core objects used by it, its peers and connections, and its progress.
 use super::common::{Common, clock};
-use super::conn::{Link, RxmConn, Waiting};
+use super::conn::{Link, RxmConn};
+use super::connect_queue::ConnectQueue;
 use super::conns::RxmConns;
+use super::core_objects::{PeerCounts, ReservedPort, RxmCore};
 use super::fetches::RxmFetches;
-use super::pending::{
-    ContextConnReq, MAX_BUFFERED, MAX_INJECT, Parked, PendingSteps, RxmUnexpected, TxOp,
-};
+use super::parked::ParkedPackets;
+use super::pending::{ContextConnReq, MAX_BUFFERED, MAX_INJECT, RxmUnexpected};
+use super::shared_rx::SharedBuffers;
 use super::transmit::RxmTransmit;
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
-use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
-};
+use ofi_provider::abi::{FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
-use ofi_provider::closing::Undelivered;
-use ofi_provider::conn_arbiter::ConnectLimiter;
 use ofi_provider::contexts::ContextIndex;
 use ofi_provider::core_provider::{self, Entries};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::InfoBuf;
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{EndpointSlot, PeersRetired};
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,44 +55,23 @@ impl AsMut<RdmAttr> for RxmIdentity {
     }
 }
 
-/// Core provider's objects of an endpoint. They are closed in the order of the fields.
-#[derive(Debug)]
-pub(super) struct RxmCore {
-    /// Listens for calls; none on the contexts of a scalable endpoint but the first.
-    pub(super) pep: Option<core_provider::CorePassiveEp>,
-    pub(super) srx: Option<Arc<core_provider::SharedRx>>,
-    /// Core's counters of peers' reads and writes, if requested by the application.
-    pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
-    pub(super) cq: Arc<core_provider::CoreCq>,
-    pub(super) eq: Arc<core_provider::CoreEq>,
-}
-
-impl RxmCore {
-    /// Returns true if connections share receive buffers.
-    pub(super) fn is_shared(&self) -> bool {
-        self.srx.is_some()
-    }
-}
-
 /// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
 pub(crate) struct RxmEngineEp {
     pub(super) common: Arc<Common>,
-    pub(super) identity: RxmIdentity,
+    pub(crate) identity: RxmIdentity,
     pub(super) core: Option<RxmCore>,
     /// Holds the address assigned to the endpoint (fi_setname), until the endpoint listens.
-    bound: Option<core_provider::CorePassiveEp>,
+    pub(super) bound: ReservedPort,
     /// Counts of peers' reads and writes already passed from the core's counters to the
     /// application's.
-    pub(super) counted: [u64; 2],
+    pub(super) counted: PeerCounts,
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) matcher: RxMatcher<RxmUnexpected>,
     /// Messages read from their senders, or written by them, and messages to be reported.
     pub(super) fetches: RxmFetches,
-    /// Packets received while the completion queue was full, and the limit of entries beyond which
-    /// nothing more is taken from the core: peers' writes have no other bound.
-    pub(super) parked: VecDeque<Parked>,
-    pub(super) parked_max: usize,
+    /// Packets received while the completion queue was full.
+    pub(super) parked: ParkedPackets,
     /// Connections to end, with this error, once none of their data is parked.
     pub(super) ending: Vec<(u32, Error)>,
 
@@ -107,17 +82,13 @@ pub(crate) struct RxmEngineEp {
     /// one listens.
     pub(super) handed: Vec<ContextConnReq>,
     pub(crate) conns: RxmConns,
-    /// Rejected connections to be tried again.
-    pub(super) refused: Vec<u32>,
-    /// Local connection attempts in progress, and queued connections.
-    pub(super) calls: ConnectLimiter,
-    pub(super) line: VecDeque<u32>,
+    /// Connection attempts.
+    pub(super) connects: ConnectQueue,
 
     /// Incomplete transfers.
-    pub(super) tx: RxmTransmit,
+    pub(crate) tx: RxmTransmit,
     /// Receive buffers posted to the shared context, and the number to be posted.
-    pub(super) rx_posted: usize,
-    pub(super) rx_wanted: usize,
+    pub(super) shared: SharedBuffers,
 
     /// Entries of the last read of the core's completion queue.
     pub(super) entries: Entries,
@@ -168,24 +139,20 @@ impl RxmEngineEp {
             common,
             identity,
             core: None,
-            bound: None,
-            counted: [0; 2],
+            bound: ReservedPort::default(),
+            counted: PeerCounts::default(),
             av: None,
             matcher,
             fetches,
-            parked: VecDeque::new(),
-            parked_max: usize::MAX,
+            parked: ParkedPackets::new(),
             ending: Vec::new(),
             peers: PeerTable::default(),
             context_index: ContextIndex::default(),
             handed: Vec::new(),
             conns,
-            refused: Vec::new(),
-            calls: ConnectLimiter::default(),
-            line: VecDeque::new(),
+            connects: ConnectQueue::default(),
             tx,
-            rx_posted: 0,
-            rx_wanted: 0,
+            shared: SharedBuffers::default(),
             since_look: 0,
             idle_iterations: 0,
             last_look: clock(),
@@ -203,32 +170,10 @@ impl RxmEngineEp {
     /// Opens the core's objects for the endpoint, and listens. Returns the descriptors of the
     /// core's queues, if they have any.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.bind_tx(bindings);
-        self.bind_rx(bindings);
+        self.tx.bind(bindings);
+        self.matcher.bind(&bindings.completions.rx);
         self.av.clone_from(&bindings.av);
         self.open(true, self.matcher.completions.counts_peers())
-    }
-
-    /// Applies objects bound after the endpoint was enabled. Fails with -FI_EOPBADSTATE for the
-    /// first counter of peers' reads and writes: the core counts these from the beginning or never.
-    pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
-        if bindings.completions.rx.counts_peers() != self.matcher.completions.counts_peers() {
-            return Err(Error::OPBADSTATE);
-        }
-        self.bind_tx(bindings);
-        self.bind_rx(bindings);
-        Ok(())
-    }
-
-    /// Takes over the completion queue and counters bound for transmits.
-    pub(crate) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.tx.bind(bindings);
-    }
-
-    /// Applies the completion queue and counters bound for receives, and for peers' accesses to
-    /// local memory.
-    pub(crate) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.matcher.bind(&bindings.completions.rx);
     }
 
     /// Opens the core's objects for the endpoint: a passive endpoint if it `listens`, and the
@@ -245,7 +190,7 @@ impl RxmEngineEp {
         let may_share = common.may_share;
         let mut cq = open(may_share)?;
         let mut info = common.info.as_ref().to_owned()?;
-        let srx = self.open_srx(&cq, &mut info)?;
+        let srx = RxmCore::open_srx(&common, &cq, &mut info)?;
         if srx.is_none() && may_share && common.config.use_srx.is_none() {
             // Without a shared receive context connections have receives of their own.
             cq = open(false)?;
@@ -253,14 +198,14 @@ impl RxmEngineEp {
         info.set_src_addr(Some(&self.identity.local.to_bytes()))?;
         let mut pep = None;
         if listens {
-            let new = self.listen(fabric, &info, &eq)?;
+            let new = self.bound.listen(fabric, &info, &eq)?;
             self.identity.local = Addr::from_bytes(&new.name()?)?;
             pep = Some(new);
         }
-        self.rx_wanted = match srx {
+        self.shared.set_wanted(match srx {
             Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
             None => 0,
-        };
+        });
         let whose = if srx.is_some() { "shared" } else { "of each connection" };
         ofi_provider::log!(
             &RXM,
@@ -280,100 +225,15 @@ impl RxmEngineEp {
                 cntrs.push((core_provider::CoreCntr::open(&common.domain)?, flag));
             }
         }
-        self.parked_max = cq.size();
+        self.parked.set_max(cq.size());
         self.core = Some(RxmCore { pep, srx, cntrs, cq, eq });
-        self.post_shared();
-        if self.rx_wanted > 0 && self.rx_posted == 0 {
+        self.shared.post(self.core.as_ref(), &mut self.conns, &self.matcher);
+        if self.shared.has_none() {
             // Without a single receive nothing would ever come.
             self.core = None;
             return Err(Error::NOMEM);
         }
-        Ok(self.fds())
-    }
-
-    /// The core's passive endpoint for calls.
-    fn listen(
-        &mut self,
-        fabric: &Arc<core_provider::CoreFabric>,
-        info: &InfoBuf,
-        eq: &Arc<core_provider::CoreEq>,
-    ) -> Result<core_provider::CorePassiveEp> {
-        // The reserved port is released only after the passive endpoint listens at it, if the core
-        // supports that.
-        let previous = self.bound.take();
-        match core_provider::CorePassiveEp::listen(fabric, info, eq) {
-            Err(Error::ADDRINUSE) if previous.is_some() => {
-                drop(previous);
-                core_provider::CorePassiveEp::listen(fabric, info, eq)
-            }
-            made => made,
-        }
-    }
-
-    /// Opens the core's receive context shared by all connections, if it is wanted and the core has
-    /// one. `info` is changed accordingly.
-    fn open_srx(
-        &self,
-        cq: &Arc<core_provider::CoreCq>,
-        info: &mut InfoBuf,
-    ) -> Result<Option<Arc<core_provider::SharedRx>>> {
-        let wanted = self.common.config.use_srx;
-        if !self.common.may_share {
-            return Ok(None);
-        }
-        let mut attr = *info.rx();
-        attr.size = self.common.rx_buffers(true);
-        match core_provider::SharedRx::open(cq, &attr) {
-            Ok(srx) => {
-                info.edit_ep(|ep| ep.rx_ctx_cnt = FI_SHARED_CONTEXT);
-                Ok(Some(srx))
-            }
-            Err(error) if wanted == Some(true) => Err(error),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// The descriptors of the core's queues, if no wait set has these.
-    pub(super) fn fds(&self) -> [Option<RawFd>; 2] {
-        match &self.core {
-            Some(core) if self.common.wait_set.is_none() => [core.cq.fd(), core.eq.fd()],
-            _ => [None; 2],
-        }
-    }
-
-    /// The endpoint's own address.
-    pub(crate) fn name(&self) -> Result<Vec<u8>> {
-        Ok(self.identity.local.name_for_peers().to_bytes())
-    }
-
-    /// Sets the endpoint's own address, before it listens. The core binds it now, if it can, with a
-    /// port if none is given. So the endpoint's name equals the address used by connecting peers.
-    pub(crate) fn set_local(&mut self, mut local: Addr) -> Result {
-        if self.core.is_some() {
-            return Err(Error::OPBADSTATE);
-        }
-        self.bound = None;
-        let fabric = self.common.domain.fabric();
-        match core_provider::CorePassiveEp::reserve(fabric, &self.common.info, &local) {
-            Ok(previous) => {
-                local = Addr::from_bytes(&previous.name()?)?;
-                self.bound = Some(previous);
-            }
-            Err(Error::NOSYS) => {}
-            Err(error) => return Err(error),
-        }
-        self.identity.local = local;
-        Ok(())
-    }
-
-    /// Returns the number of transfers allowed to start: tx_attr.size less those in progress.
-    pub(crate) fn tx_left(&self) -> usize {
-        self.identity.attr.tx_size.saturating_sub(self.tx.len())
-    }
-
-    /// FI_OPT_SHARED_MEMORY_PERMITTED, to read or set.
-    pub(crate) fn memory_permitted(&mut self) -> &mut bool {
-        &mut self.identity.memory
+        Ok(self.core.as_ref().map_or([None; 2], |core| core.fds(&common)))
     }
 
     /// Checks if another transfer may start now.
@@ -400,27 +260,6 @@ impl RxmEngineEp {
             NONE => self.call(peer),
             conn => Ok(conn),
         }
-    }
-
-    /// Returns the transfers complete for the application, or required by a known peer's
-    /// operations, and not passed to the core yet.
-    pub(crate) fn undelivered(&self) -> Undelivered {
-        let is_due = |op: &TxOp| op.injected || op.flags & INTERNAL_OP != 0;
-        let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
-        let ops = self.tx.iter();
-        let due =
-            ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, PendingSteps::Failed(_))).count();
-        let mut all = Undelivered { operations: due, ..Undelivered::default() };
-        for (_, conn) in self.conns.iter() {
-            if self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
-                let waiting = conn.urgent.iter().chain(&conn.waiting);
-                all.operations += waiting.filter(|waiting| is_packet(waiting)).count();
-            }
-            all.steps += usize::from(conn.link == Link::Connected);
-            let is_awaited = matches!(conn.link, Link::Calling | Link::Accepting | Link::Refused);
-            all.connecting += usize::from(is_awaited && due > 0 && !conn.waiting.is_empty());
-        }
-        all
     }
 
     /// Ends the endpoint's connections, and drops its operations without reporting them

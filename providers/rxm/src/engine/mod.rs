@@ -8,13 +8,17 @@ mod atomic;
 mod cm;
 mod common;
 mod conn;
+mod connect_queue;
 mod conns;
 mod contexts;
+mod core_objects;
 mod ep;
 mod fetches;
+mod parked;
 mod pending;
 mod progress;
 mod rx;
+mod shared_rx;
 #[cfg(test)]
 mod sim;
 mod stats;
@@ -29,9 +33,9 @@ use crate::wire::RejectReason;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::closing::CloseBudget;
-use ofi_provider::error::Result;
+use ofi_provider::api::{Bindings, ContextAttr, RecvOp};
+use ofi_provider::closing::{CloseBudget, Undelivered};
+use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::lock::{FastGuard, Guard, Level, Lock};
 use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue, SrxStartWaker};
@@ -176,6 +180,46 @@ impl RxmEngine {
         }
     }
 
+    /// Applies objects bound after an endpoint was enabled. Fails with -FI_EOPBADSTATE for the first
+    /// counter of peers' reads and writes: the core counts these from the beginning or never.
+    pub(crate) fn bind_late(&self, ep: u32, bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        if bindings.completions.rx.counts_peers() != ep.matcher.completions.counts_peers() {
+            return Err(Error::OPBADSTATE);
+        }
+        ep.tx.bind(bindings);
+        ep.matcher.bind(&bindings.completions.rx);
+        Ok(())
+    }
+
+    /// Sets an endpoint's own address, before it listens. The core binds it now, if it can, with a
+    /// port if none is given. So the endpoint's name equals the address used by connecting peers.
+    pub(crate) fn set_name(&self, ep: u32, local: Addr) -> Result {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        if ep.core.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        ep.identity.local = ep.bound.reserve(&ep.common, local)?;
+        Ok(())
+    }
+
+    /// Returns the transfers of an endpoint not passed to the core yet.
+    pub(crate) fn not_passed_on(&self, ep: u32) -> Undelivered {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        ep.tx.undelivered(&ep.conns, &ep.peers)
+    }
+
+    /// Sets the attributes of a newly opened transmit or receive context.
+    pub(crate) fn make_context(&self, ep: u32, attr: &ContextAttr) {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        let limit = ep.common.config.eager_limit;
+        ep.identity.attr.become_context(attr, limit, &mut ep.matcher, &ep.peers);
+    }
+
     /// Starts an endpoint, with the receives of `srx` if given; its core's queues are watched from
     /// then on.
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
@@ -213,7 +257,11 @@ impl RxmEngine {
             // Closing the core's objects takes long, and needs no lock.
             drop(state);
             if let Some(epoll) = &self.epoll {
-                ep.fds().into_iter().flatten().for_each(|fd| epoll.remove(fd));
+                ep.core
+                    .iter()
+                    .flat_map(|core| core.fds(&ep.common))
+                    .flatten()
+                    .for_each(|fd| epoll.remove(fd));
             }
             ep.close();
         }

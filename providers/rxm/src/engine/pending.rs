@@ -254,7 +254,7 @@ pub(super) enum PendingSteps {
 
 /// Incomplete transfer.
 #[derive(Debug)]
-pub(super) struct TxOp {
+pub(crate) struct TxOp {
     pub(super) conn: u32,
     pub(super) context: Context,
     /// The flags of the completion entry.

@@ -1,22 +1,17 @@
 //! Progress iteration of an endpoint: the core's completions, connection events, queued transfers.
 use super::common::clock;
-use super::conn::{Link, RxmConn, came_on, names};
+use super::conn::{RxmConn, came_on, names};
 use super::ep::RxmEngineEp;
 use super::pending::RxmUnexpected;
 use crate::wire::{RxmFast, RxmHeader};
-use ofi_provider::abi::FI_REMOTE_WRITE;
-use ofi_provider::core_provider::{CoreEndpoint, Entries};
+use ofi_provider::core_provider::Entries;
 use ofi_provider::error::Error;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::Slab;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Interval between checks for peers disconnected while operations wait for them.
 const END_LOOK: Duration = Duration::from_secs(1);
-
-/// Time limit of operations waiting for such a peer: the response may follow messages about to be
-/// received by the application.
-const ENDED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Progress iterations without a completion until the time is checked.
 const IDLE_ITERATIONS: u32 = 16;
@@ -54,7 +49,7 @@ impl RxmEngineEp {
         if has_core && self.core.as_ref().is_none_or(|core| !core.cq.may_have_entries()) {
             most = 0;
         }
-        while read < most && self.parked.len() < self.parked_max {
+        while read < most && self.parked.has_space() {
             let wanted = (most - read).min(Entries::MAX);
             let n = self.read_core(wanted);
             read += n;
@@ -63,15 +58,16 @@ impl RxmEngineEp {
             }
         }
         // Many messages came at a time: with more buffers the core keeps fewer of them itself.
-        if read > 1 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
-            self.want_more_shared();
+        if read > 1 && (self.came - came) * 2 >= self.shared.wanted() && self.shared.wanted() > 0 {
+            let most = self.common.rx_buffers(true);
+            self.shared.grow(self.core.as_ref(), &mut self.conns, &self.matcher, most);
         }
         if !self.conns.stalled().is_empty() {
             self.retry_stalled();
         }
         self.go_on();
-        if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
-            self.pass_counts_on();
+        if let Some(core) = self.core.as_ref().filter(|core| !core.cntrs.is_empty()) {
+            self.counted.pass_on(core, &self.matcher);
         }
         self.since_look += read;
         self.idle_iterations = if read == 0 { self.idle_iterations + 1 } else { 0 };
@@ -99,13 +95,6 @@ impl RxmEngineEp {
         }
     }
 
-    #[cold]
-    fn read_core_error(&mut self) -> usize {
-        let Some(Ok(done)) = self.core.as_ref().map(|core| core.cq.read_error()) else { return 0 };
-        done.into_iter().for_each(|done| self.completed(done));
-        1
-    }
-
     /// Handles the entries read from the core's completion queue.
     #[inline(always)]
     fn take_entries(&mut self) {
@@ -125,7 +114,8 @@ impl RxmEngineEp {
                 if let Some(posted) = posted {
                     self.came += 1;
                     if let Err(buf) = posted {
-                        self.not_posted_again(buf);
+                        self.shared.note_used();
+                        self.conns.release(Some(buf));
                     }
                     continue;
                 }
@@ -148,18 +138,6 @@ impl RxmEngineEp {
         self.draining = false;
     }
 
-    /// Adds the core's counts of peers' accesses to the application's counters.
-    #[inline(never)]
-    fn pass_counts_on(&mut self) {
-        let Some(core) = &self.core else { return };
-        for (cntr, flag) in &core.cntrs {
-            let wrote = *flag == FI_REMOTE_WRITE;
-            let (now, passed) = (cntr.read(), &mut self.counted[usize::from(wrote)]);
-            (*passed..now).for_each(|_| self.matcher.completions.peer_accessed(wrote, 0));
-            *passed = now;
-        }
-    }
-
     /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
         self.since_look = 0;
@@ -169,28 +147,13 @@ impl RxmEngineEp {
             (self.last_look, self.show_due) = (now, true);
             if now.duration_since(self.last_end_look) >= END_LOOK {
                 self.last_end_look = now;
-                self.look_for_ends(now);
+                self.tx.fail_ended(&mut self.conns, now);
             }
         } else if !self.conns.has_unready() && !self.look_now {
             return;
         }
         self.look_now = false;
         self.connection_events();
-    }
-
-    /// Checks connections with transfers in progress for a disconnect of the peer. The core's event
-    /// follows all received data, possibly unread until the application posts receives for it.
-    #[cold]
-    fn look_for_ends(&mut self, now: Instant) {
-        for id in self.conns.indices(|conn| conn.ops > 0 && conn.link == Link::Connected) {
-            let conn = &mut self.conns[id];
-            if !conn.ep.as_ref().is_some_and(CoreEndpoint::peer_has_ended) {
-                conn.ended_at = None;
-            } else if now.duration_since(*conn.ended_at.get_or_insert(now)) >= ENDED_TIMEOUT {
-                conn.given_up = true;
-                self.tx.fail_awaiting(&mut self.conns, id, Error::CONNRESET);
-            }
-        }
     }
 
     /// Prepares a thread to sleep. Returns true if every event awaited by the endpoint will wake
@@ -200,8 +163,8 @@ impl RxmEngineEp {
         // The event queue wakes the waiter, and then has to be read.
         self.look_now = true;
         if !self.handed.is_empty()
-            || !self.refused.is_empty()
-            || !self.line.is_empty()
+            || self.connects.has_rejected()
+            || self.connects.has_queued()
             || (!self.parked.is_empty() && self.matcher.completions.has_space())
         {
             return false;
@@ -218,5 +181,12 @@ impl RxmEngineEp {
         // The engine asks the wait set, which is for all endpoints.
         self.common.wait_set.is_some()
             || self.common.domain.fabric().may_block(&[&core.cq], Some(&core.eq))
+    }
+
+    #[cold]
+    fn read_core_error(&mut self) -> usize {
+        let Some(Ok(done)) = self.core.as_ref().map(|core| core.cq.read_error()) else { return 0 };
+        done.into_iter().for_each(|done| self.completed(done));
+        1
     }
 }

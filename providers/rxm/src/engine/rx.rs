@@ -3,15 +3,16 @@
 //! A packet's payload is copied once, from the core's receive buffer to its target. An unexpected
 //! message stays in its receive buffer, or is copied if it is small. A rendezvous message waits at
 //! its sender.
-use super::conn::{Partial, RxmConn, SegmentTarget, Token, came_on};
+use super::conn::{Partial, SegmentTarget, came_on};
 use super::ep::RxmEngineEp;
+use super::parked::ParkedPackets;
 use super::pending::{
     HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RxmPacket, RxmUnexpected,
     only_tag,
 };
 use crate::provider::RXM;
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments};
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED};
+use ofi_provider::abi::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::Error;
 use ofi_provider::heap;
@@ -43,59 +44,12 @@ fn may_allocate() -> bool {
 }
 
 impl RxmEngineEp {
-    /// Handles a lack of core space for reposting a shared buffer after its message.
-    #[cold]
-    pub(super) fn not_posted_again(&mut self, buf: CoreBuf) {
-        self.rx_posted -= 1;
-        self.conns.release(Some(buf));
-    }
-
-    /// Posts more buffers to the shared context from now on.
-    #[cold]
-    pub(super) fn want_more_shared(&mut self) {
-        self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
-        self.post_shared();
-    }
-
-    /// Posts receive buffers to the shared context until there are enough.
-    pub(super) fn post_shared(&mut self) {
-        while self.rx_posted < self.rx_wanted && self.matcher.buffered_bytes() <= MAX_UNEXPECTED {
-            let Ok(buf) = self.conns.buffer() else { return };
-            let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref()) else { return };
-            if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
-                self.conns.release(Some(buf));
-                return;
-            }
-            self.rx_posted += 1;
-        }
-    }
-
-    /// Posts a buffer to the shared context again, if it is left and wanted there.
-    #[inline]
-    fn post_again(&mut self, buf: Option<CoreBuf>) {
-        // The commonest case: the buffer goes back as it is.
-        if let Some(buf) = buf {
-            if self.rx_posted + 1 == self.rx_wanted
-                && self.matcher.buffered_bytes() <= MAX_UNEXPECTED
-                && let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref())
-            {
-                match srx.post(buf, Token::Rx(NONE).to_u64()) {
-                    Ok(()) => self.rx_posted += 1,
-                    Err((_, buf)) => self.conns.release(Some(buf)),
-                }
-                return;
-            }
-            self.conns.release(Some(buf));
-        }
-        self.post_shared();
-    }
-
     /// Handles a completed receive of the core.
     #[inline]
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         let mut source = done.src;
         if conn == NONE {
-            self.rx_posted -= 1;
+            self.shared.note_used();
             self.came += 1;
         } else if let Some(of) = self.conns.get_mut(conn) {
             of.rx_posted = of.rx_posted.saturating_sub(1);
@@ -107,14 +61,15 @@ impl RxmEngineEp {
         if done.error.is_some() {
             // The receive failed because its connection ended, which the event queue reports.
             self.conns.release(Some(buf));
-            self.post_shared();
+            self.shared.post(self.core.as_ref(), &mut self.conns, &self.matcher);
             return;
         }
         if done.flags & FI_REMOTE_WRITE != 0 {
             // Some cores use up a buffer for a write with remote CQ data.
             let written = Done { token: None, buf: None, ..done };
-            self.peer_wrote(&written);
-            self.reuse(conn, Some(buf));
+            self.parked.peer_wrote(&self.matcher, &written);
+            let core = self.core.as_ref();
+            self.shared.reuse(core, &mut self.conns, &self.matcher, conn, Some(buf));
             return;
         }
         let len = done.len.min(buf.len());
@@ -122,38 +77,32 @@ impl RxmEngineEp {
         let bare = HeaderlessMessage { tag: done.tag, cq_data };
         let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
         // A packet that ends a transfer needs no room, and may make some.
-        let waits = !self.parked.is_empty() || !self.may_take();
+        let waits = self.parked.must_wait(&self.matcher);
         let packet = RxmPacket { buf, len, conn, source, bare };
         if waits && (packet.bare.is_some() || !RxmHeader::is_control(&packet.buf[..len])) {
-            self.parked.push_back(Parked::Packet(packet));
+            self.parked.push(packet);
             return;
         }
         self.take_packet(packet);
     }
 
-    /// Returns true if there is space to report a message, and to buffer it.
-    #[inline]
-    fn may_take(&self) -> bool {
-        self.matcher.completions.has_space() && self.matcher.buffered_bytes() <= MAX_UNEXPECTED
-    }
-
     /// Resumes taking messages left in the core for lack of space.
     #[inline]
     pub(super) fn go_on(&mut self) {
-        if self.rx_posted < self.rx_wanted && self.parked.is_empty() {
-            self.post_shared();
+        if self.shared.is_short() && self.parked.is_empty() {
+            self.shared.post(self.core.as_ref(), &mut self.conns, &self.matcher);
         }
     }
 
     /// Resumes packets blocked on space.
     #[cold]
     pub(super) fn unpark(&mut self) {
-        while self.may_take()
-            && let Some(parked) = self.parked.pop_front()
-        {
+        while let Some(parked) = self.parked.pop(&self.matcher) {
             match parked {
                 Parked::Packet(packet) => self.take_packet(packet),
-                Parked::Written(data, len) => self.report_written(data, len),
+                Parked::Written(data, len) => {
+                    ParkedPackets::report_written(&self.matcher, data, len)
+                }
             }
         }
         self.end_received();
@@ -171,7 +120,8 @@ impl RxmEngineEp {
                 Some(buf)
             }
         };
-        self.reuse(conn, left);
+        let core = self.core.as_ref();
+        self.shared.reuse(core, &mut self.conns, &self.matcher, conn, left);
     }
 
     /// Handles a tagged message without a header.
@@ -206,22 +156,6 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reposts a receive buffer to the core: `buf` if it is still available, else another.
-    #[inline]
-    fn reuse(&mut self, conn: u32, buf: Option<CoreBuf>) {
-        if conn == NONE {
-            self.post_again(buf);
-        } else {
-            if let Some(RxmConn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
-                // The buffers were too few, as with shared ones.
-                *rx_wanted = rx_wanted.saturating_mul(2);
-            }
-            self.conns.release(buf);
-            self.conns.post_own(conn);
-            self.conns.grant(conn);
-        }
-    }
-
     /// Handles a packet received on this connection. Returns the buffer unless it was queued as
     /// unexpected.
     #[inline]
@@ -235,7 +169,7 @@ impl RxmEngineEp {
         };
         let result = match header.kind {
             PacketKind::Eager => {
-                let envelope = match self.envelope(&header, id) {
+                let envelope = match self.conns.envelope(&self.matcher, &header, id) {
                     Ok(envelope) => envelope,
                     Err(why) => {
                         self.malformed(id, why);
@@ -331,24 +265,9 @@ impl RxmEngineEp {
         self.peers.forget_if_unused(peer, &mut self.matcher);
     }
 
-    #[inline]
-    fn envelope(&self, header: &RxmHeader, conn: u32) -> Parsed<Envelope> {
-        // A length that no buffer can have violates the protocol.
-        let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
-        Ok(Envelope {
-            tagged: header.is_tagged(),
-            msg_tag: None,
-            collective: header.is_tagged() && self.matcher.is_internal_tag(header.tag),
-            tag: if header.is_tagged() { header.tag } else { 0 },
-            len: len.ok_or(Malformed("a message longer than memory"))?,
-            cq_data: header.cq_data(),
-            peer: self.conns[conn].peer,
-        })
-    }
-
     /// Handles a segment of a message.
     fn segment(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
-        let envelope = self.envelope(header, id)?;
+        let envelope = self.conns.envelope(&self.matcher, header, id)?;
         let queue = envelope.queue();
         let part = header.part();
         let known = self.conns[id].partial.iter().position(|p| p.msg_id == header.msg_id);
@@ -441,7 +360,7 @@ impl RxmEngineEp {
 
     /// Handles the RTS of a rendezvous message.
     fn announcement(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
-        let envelope = self.envelope(header, id)?;
+        let envelope = self.conns.envelope(&self.matcher, header, id)?;
         let segments = read_segments(payload, self.conns[id].swapped)?;
         if segments.total() != Ok(envelope.len) {
             return Err(Malformed("a rendezvous of another length than its message"));
@@ -473,22 +392,5 @@ impl RxmEngineEp {
             }
         }
         Ok(())
-    }
-
-    /// Reports a peer's write to local memory with data for the completion queue.
-    pub(super) fn peer_wrote(&mut self, done: &Done) {
-        if done.flags & FI_REMOTE_CQ_DATA == 0 {
-            return;
-        }
-        if self.parked.is_empty() && self.matcher.completions.has_space() {
-            self.report_written(done.data, done.len);
-        } else {
-            self.parked.push_back(Parked::Written(done.data, done.len));
-        }
-    }
-
-    fn report_written(&self, data: u64, len: usize) {
-        let flags = FI_RMA | FI_REMOTE_WRITE;
-        self.matcher.completions.peer_notified(flags, len, data, FI_ADDR_NOTAVAIL);
     }
 }

@@ -70,7 +70,7 @@ impl RxmEngineEp {
         let fill =
             |cq: Option<&std::sync::Arc<ofi_provider::cq::Cq>>| cq.map_or([0; 2], |cq| cq.fill());
         let ([tx_queue, tx_queue_size], [rx_queue, rx_queue_size]) = (fill(tx), fill(rx));
-        let parked = self.parked.len() as u64;
+        let parked = u64::from(!self.parked.is_empty());
         let mut of = EndpointStats {
             kind: kinds::RDM,
             engine: stats.engine(),
@@ -91,7 +91,7 @@ impl RxmEngineEp {
             rx_queue,
             rx_queue_size,
             one_queue: one.into(),
-            cq_blocked: parked.min(1),
+            cq_blocked: parked,
             connections: self.conns.len() as u64,
             ..EndpointStats::default()
         };

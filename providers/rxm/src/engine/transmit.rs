@@ -1,6 +1,6 @@
 //! Transfers in progress: their packets, segments and accesses, and their end.
 use super::common::Common;
-use super::conn::{Token, Waiting};
+use super::conn::{Link, Token, Waiting};
 use super::conns::RxmConns;
 use super::pending::{PendingSteps, RxmMessage, TxOp};
 use crate::provider::RXM;
@@ -8,21 +8,24 @@ use crate::wire::{
     self, HEADER_LEN, PacketKind, RxmHeader, SEGMENTS_LEN, SegmentPart, read_answer, write_segments,
 };
 use ofi_provider::abi::{
-    FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE,
-    FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE,
-    FI_WRITE,
+    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL,
+    FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_SEND, FI_TAGGED,
+    FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{Bindings, RemoteSegment, RemoteSegments, SendOp};
 use ofi_provider::buf::SendBuf;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::completions::TxCompletions;
-use ofi_provider::core_provider::CoreBuf;
+use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::reserved::TIMED;
+use ofi_provider::peers::PeerTable;
+use ofi_provider::reserved::{INTERNAL_OP, TIMED};
 use ofi_provider::slab::Slab;
 use ofi_provider::stats::{EndpointErrors, EndpointStats, TransferTimes};
 use std::ops::{Deref, Index, IndexMut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
 const DIRECT_MIN: usize = 4096;
@@ -31,8 +34,12 @@ const DIRECT_MIN: usize = 4096;
 pub(super) const DELIVERED: u64 =
     FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
+/// Time limit of operations waiting for a disconnected peer: the response may follow messages about to be
+/// received by the application.
+const ENDED_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The incomplete transfers of an endpoint.
-pub(super) struct RxmTransmit {
+pub(crate) struct RxmTransmit {
     common: Arc<Common>,
     ops: Slab<TxOp>,
     /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
@@ -80,7 +87,7 @@ impl RxmTransmit {
     }
 
     /// Takes over the completion queue and counters bound for transmits.
-    pub(super) fn bind(&mut self, bindings: &Bindings) {
+    pub(crate) fn bind(&mut self, bindings: &Bindings) {
         self.completions.clone_from(&bindings.completions.tx);
     }
 
@@ -120,11 +127,6 @@ impl RxmTransmit {
     pub(super) fn show(&self, of: &mut EndpointStats) {
         of.latency = self.times.classes();
         self.errors.show(of);
-    }
-
-    #[inline(always)]
-    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut TxOp> {
-        self.ops.get_mut(id)
     }
 
     /// Adds a transfer.
@@ -665,5 +667,91 @@ impl RxmTransmit {
         });
         conns[conn].sent.one(len);
         Ok((id, ready))
+    }
+
+    /// Returns the number of transfers allowed to start, of `size` in all.
+    #[inline(always)]
+    pub(crate) fn left(&self, size: usize) -> usize {
+        size.saturating_sub(self.ops.len())
+    }
+
+    /// Handles the completion or failure of a segment of a message, or of one of its writes. The
+    /// message ends when all its parts have, and fails if one of them did.
+    ///
+    /// Returns a connection to be ended, with the error: the receiver's message will never be
+    /// complete, and the end of the connection notifies the receiver.
+    pub(super) fn part_done(
+        &mut self,
+        conns: &mut RxmConns,
+        id: u32,
+        result: Result,
+    ) -> Option<(u32, Error)> {
+        let op = self.ops.get_mut(id)?;
+        op.outstanding -= 1;
+        if let Err(error) = result {
+            self.part_failed(conns, id, error);
+        }
+        let op = self.ops.get(id).filter(|op| op.outstanding == 0)?;
+        match &op.todo {
+            PendingSteps::Wait => self.finish_op(conns, id, Ok(())),
+            PendingSteps::Failed(error) => {
+                let (conn, error) = (op.conn, *error);
+                self.finish_op(conns, id, Err(error));
+                return Some((conn, error));
+            }
+            PendingSteps::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {
+                let header = *header;
+                self.delivered(conns, id, &header);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Ends a transfer permanently rejected by the core. Returns true if the core already has parts
+    /// of it, using its memory: then the connection is to be ended instead.
+    #[cold]
+    pub(super) fn give_up(&mut self, conns: &mut RxmConns, id: u32, error: Error) -> bool {
+        let has_parts = self.ops.get(id).is_some_and(|op| op.outstanding > 0);
+        if !has_parts {
+            self.finish_op(conns, id, Err(error));
+        }
+        has_parts
+    }
+
+    /// Checks connections with transfers in progress for a disconnect of the peer. The core's event
+    /// follows all received data, possibly unread until the application posts receives for it.
+    #[cold]
+    pub(super) fn fail_ended(&mut self, conns: &mut RxmConns, now: Instant) {
+        for id in conns.indices(|conn| conn.ops > 0 && conn.link == Link::Connected) {
+            let conn = &mut conns[id];
+            if !conn.ep.as_ref().is_some_and(CoreEndpoint::peer_has_ended) {
+                conn.ended_at = None;
+            } else if now.duration_since(*conn.ended_at.get_or_insert(now)) >= ENDED_TIMEOUT {
+                conn.given_up = true;
+                self.fail_awaiting(conns, id, Error::CONNRESET);
+            }
+        }
+    }
+
+    /// Returns the transfers complete for the application, or required by a known peer's
+    /// operations, and not passed to the core yet.
+    pub(super) fn undelivered(&self, conns: &RxmConns, peers: &PeerTable<()>) -> Undelivered {
+        let is_due = |op: &TxOp| op.injected || op.flags & INTERNAL_OP != 0;
+        let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
+        let ops = self.ops.iter();
+        let due =
+            ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, PendingSteps::Failed(_))).count();
+        let mut all = Undelivered { operations: due, ..Undelivered::default() };
+        for (_, conn) in conns.iter() {
+            if peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
+                let waiting = conn.urgent.iter().chain(&conn.waiting);
+                all.operations += waiting.filter(|waiting| is_packet(waiting)).count();
+            }
+            all.steps += usize::from(conn.link == Link::Connected);
+            let is_awaited = matches!(conn.link, Link::Calling | Link::Accepting | Link::Refused);
+            all.connecting += usize::from(is_awaited && due > 0 && !conn.waiting.is_empty());
+        }
+        all
     }
 }

@@ -64,7 +64,7 @@ impl RxmEngineEp {
         if op.flags & SPECIAL != 0
             || len > self.fast_max
             || (op.flags & FI_INJECT != 0 && len > self.identity.attr.inject_size)
-            || self.tx_left() == 0
+            || self.tx.left(self.identity.attr.tx_size) == 0
             || !self.tx.has_space(report)
         {
             return None;
@@ -260,16 +260,6 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Ends a transfer permanently rejected by the core. If the core already has parts of it, using
-    /// its memory, the connection ends as well.
-    #[cold]
-    fn give_up(&mut self, id: u32, conn: u32, error: Error) {
-        match self.tx.get(id).is_some_and(|op| op.outstanding > 0) {
-            true => self.ended(conn, error),
-            false => self.tx.finish_op(&mut self.conns, id, Err(error)),
-        }
-    }
-
     /// Handles a receiver's request to write an announced message there. False if there is no such
     /// message, or it cannot be written there.
     pub(super) fn deliver_to(&mut self, conn: u32, header: &RxmHeader, to: RemoteSegments) -> bool {
@@ -291,7 +281,9 @@ impl RxmEngineEp {
                 // The message ends with the connection, whose end the core is about to report.
                 Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => self.look_now = true,
                 Err(error) => {
-                    self.give_up(id, conn, error);
+                    if self.tx.give_up(&mut self.conns, id, error) {
+                        self.ended(conn, error);
+                    }
                     return true;
                 }
             }
@@ -356,7 +348,11 @@ impl RxmEngineEp {
                     self.look_now = true;
                     return;
                 }
-                Err((error, Waiting::Op(op))) => self.give_up(op, id, error),
+                Err((error, Waiting::Op(op))) => {
+                    if self.tx.give_up(&mut self.conns, op, error) {
+                        self.ended(id, error);
+                    }
+                }
                 Err((error, Waiting::RendezvousGet(fetch))) => {
                     self.fetches.fetch_failed(&mut self.matcher, &mut self.conns, fetch, error)
                 }
@@ -381,7 +377,7 @@ impl RxmEngineEp {
     pub(super) fn completed(&mut self, done: Done) {
         let Some(token) = done.token else {
             if done.error.is_none() {
-                self.peer_wrote(&done);
+                self.parked.peer_wrote(&self.matcher, &done);
             }
             return;
         };
@@ -402,7 +398,9 @@ impl RxmEngineEp {
             Token::Packet => self.conns.release(done.buf),
             Token::Segment(id) | Token::Deliver(id) => {
                 self.conns.release(done.buf);
-                self.part_done(id, result);
+                if let Some((conn, error)) = self.tx.part_done(&mut self.conns, id, result) {
+                    self.ended(conn, error);
+                }
             }
             Token::RendezvousGet(id) => self.fetches.fetch_part_done(
                 &mut self.matcher,
@@ -411,32 +409,6 @@ impl RxmEngineEp {
                 done.buf,
                 done.error,
             ),
-        }
-    }
-
-    /// Handles the completion or failure of a segment of a message, or of one of its writes. The
-    /// message ends when all its parts have, and fails if one of them did.
-    fn part_done(&mut self, id: u32, result: Result) {
-        let Some(op) = self.tx.get_mut(id) else { return };
-        op.outstanding -= 1;
-        if let Err(error) = result {
-            self.tx.part_failed(&mut self.conns, id, error);
-        }
-        let Some(op) = self.tx.get(id).filter(|op| op.outstanding == 0) else { return };
-        match &op.todo {
-            PendingSteps::Wait => self.tx.finish_op(&mut self.conns, id, Ok(())),
-            PendingSteps::Failed(error) => {
-                let (conn, error) = (op.conn, *error);
-                self.tx.finish_op(&mut self.conns, id, Err(error));
-                // The receiver's message will never be complete. The end of the connection notifies
-                // the receiver.
-                self.ended(conn, error);
-            }
-            PendingSteps::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {
-                let header = *header;
-                self.tx.delivered(&mut self.conns, id, &header);
-            }
-            _ => {}
         }
     }
 }

@@ -1,0 +1,71 @@
+//! Connection attempts: those in progress, queued ones, and rejected ones to be tried again.
+use super::common::clock;
+use super::conn::{Link, came_on};
+use super::conns::RxmConns;
+use ofi_provider::conn_arbiter::{CALLS_AT_A_TIME, ConnectLimiter};
+use std::collections::VecDeque;
+
+/// Maximum concurrent connection attempts; few for simulated peers, because there are few of them.
+const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
+
+/// Connection attempts of an endpoint.
+#[derive(Default)]
+pub(super) struct ConnectQueue {
+    /// Rejected connections to be tried again.
+    refused: Vec<u32>,
+    /// Local connection attempts in progress, and queued connections.
+    calls: ConnectLimiter,
+    line: VecDeque<u32>,
+}
+
+impl ConnectQueue {
+    /// Returns true if another connection attempt may start now
+    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
+    pub(super) fn has_space(&mut self, conns: &RxmConns) -> bool {
+        let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
+        self.calls.has_space(AT_A_TIME, clock(), calls)
+    }
+
+    /// Records the start of an attempt.
+    pub(super) fn started(&mut self, id: u32, source: u64) {
+        self.calls.started(id, source, clock());
+    }
+
+    /// Queues a connection.
+    pub(super) fn push(&mut self, id: u32) {
+        self.line.push_back(id);
+    }
+
+    /// Returns true if connections are queued.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Takes the next queued connection, if its attempt may start now.
+    pub(super) fn pop(&mut self, conns: &RxmConns) -> Option<u32> {
+        if self.line.is_empty() || !self.has_space(conns) {
+            return None;
+        }
+        self.line.pop_front()
+    }
+
+    /// Returns true if rejected connections are to be tried again.
+    pub(super) fn has_rejected(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Adds a rejected connection, to be tried again.
+    pub(super) fn push_rejected(&mut self, id: u32) {
+        self.refused.push(id);
+    }
+
+    /// Takes the rejected connections.
+    pub(super) fn take_rejected(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Removes a connection from the rejected ones.
+    pub(super) fn remove_rejected(&mut self, id: u32) {
+        self.refused.retain(|refused| *refused != id);
+    }
+}
