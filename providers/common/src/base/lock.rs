@@ -169,6 +169,7 @@ impl<T> Lock<T> {
     }
 
     /// A lock of this level.
+    #[inline(always)]
     pub fn with_level(value: T, level: Level) -> Self {
         let (state, waiters) = (AtomicU32::new(FREE), AtomicU32::new(0));
         Self { state, waiters, level, value: UnsafeCell::new(value) }

@@ -72,6 +72,7 @@ impl Sockets {
 
 /// Returns the ring requested by the user (FI_TCP_IO_URING); none if the system provides no
 /// io_uring.
+#[inline(never)]
 fn ring() -> Option<Box<Ring>> {
     if !config().io_uring {
         return None;

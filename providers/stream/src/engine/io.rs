@@ -47,6 +47,7 @@ pub(super) struct EngineIo<N: Transport> {
 }
 
 impl<N: Transport> EngineIo<N> {
+    #[inline(always)]
     pub(super) fn new(net: N) -> Self {
         Self {
             net,

@@ -78,6 +78,7 @@ pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;
 
+use self::staging::Staging;
 use crate::transport::{ByteLink, FlushTarget, Transport};
 use ofi_provider::backoff::BackoffAction;
 use ofi_provider::closing::CloseBudget;
@@ -157,10 +158,15 @@ impl<N: Transport> StreamEngine<N> {
     /// Creates an engine on `net`, for a domain with these registered regions. `level` selects the
     /// locking mode (the lock costs nothing if the application serializes its calls); without
     /// `threads` the engine starts no thread.
+    ///
+    /// Not inlined: the copies of the state on the stack must not add to those of opening `net`, as
+    /// threads may have no more than 16 KiB.
+    #[inline(never)]
     pub fn new(net: N, level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let wait_fd = net.wait_fd();
         let of_peers = regions.clone();
-        let state = StreamState::new(net, regions)?;
+        let staging = Staging::new(N::Link::settings().prefetch)?;
+        let state = StreamState::new(net, regions, staging);
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self {

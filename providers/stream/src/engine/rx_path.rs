@@ -43,9 +43,9 @@ pub(super) struct RxPath<N: Transport> {
 }
 
 impl<N: Transport> RxPath<N> {
-    pub(super) fn new(net: N, regions: Arc<MrTable>) -> Result<Self> {
-        let staging = Staging::new(N::Link::settings().prefetch)?;
-        Ok(Self { tx: TxPath::new(net, regions), staging, started: None })
+    #[inline(always)]
+    pub(super) fn new(net: N, regions: Arc<MrTable>, staging: Staging) -> Self {
+        Self { tx: TxPath::new(net, regions), staging, started: None }
     }
 
     /// Reads a connection until it is empty, or after [`MAX_READS`] reads. Returns true if data

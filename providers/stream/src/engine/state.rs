@@ -1,6 +1,7 @@
 //! State guarded by the engine's lock.
 use super::connector::Connector;
 use super::rx_path::RxPath;
+use super::staging::Staging;
 use super::stats::StatsPublisher;
 use super::unknown_conns::UnknownConns;
 use crate::transport::{FlushTarget, Transport};
@@ -22,13 +23,14 @@ pub struct StreamState<N: Transport> {
 }
 
 impl<N: Transport> StreamState<N> {
-    pub(super) fn new(net: N, regions: Arc<MrTable>) -> Result<Self> {
-        Ok(Self {
-            rx: RxPath::new(net, regions)?,
+    #[inline(always)]
+    pub(super) fn new(net: N, regions: Arc<MrTable>, staging: Staging) -> Self {
+        Self {
+            rx: RxPath::new(net, regions, staging),
             connector: Connector::default(),
             unknown: UnknownConns::default(),
             publisher: StatsPublisher::new(N::stats()),
-        })
+        }
     }
 
     /// Starts the flush timer.

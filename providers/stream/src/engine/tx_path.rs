@@ -116,6 +116,7 @@ pub(super) struct TxPath<N: Transport> {
 }
 
 impl<N: Transport> TxPath<N> {
+    #[inline(always)]
     pub(super) fn new(net: N, regions: Arc<MrTable>) -> Self {
         Self {
             io: EngineIo::new(net),
