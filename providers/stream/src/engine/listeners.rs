@@ -118,3 +118,56 @@ impl<N: Transport> Listeners<N> {
         self.open.is_empty() && self.paused.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+    use crate::engine::{StreamEpKind, StreamIdentity, TargetOf};
+    use crate::settings::StreamSettings;
+    use ofi_provider::endpoint::RdmAttr;
+    use std::net::SocketAddr;
+    use std::time::Instant;
+
+    fn ep() -> StreamEngineEp {
+        let identity = StreamIdentity {
+            kind: StreamEpKind::Rdm,
+            behind_firewall: false,
+            memory: true,
+            local: SocketAddr::from(([10, 9, 0, 1], 0)).into(),
+            keep_port: false,
+            attr: RdmAttr::default(),
+            target: TargetOf::NOTHING,
+            secret: None,
+        };
+        StreamEngineEp::new(0, identity, &StreamSettings::default())
+    }
+
+    #[test]
+    fn paused_listener_stays_open_until_it_is_closed() {
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+        let (net, mut listeners, mut ep) = (Rings::new(&world, false), Listeners::default(), ep());
+        assert!(!listeners.pause(&net, 0), "there is no listener");
+        listeners.open(&net, 0, &mut ep).unwrap();
+        assert!(listeners.is_open(0) && ep.local().port() != 0);
+        assert_eq!([(); 2].map(|()| listeners.pause(&net, 0)), [true, false]);
+        assert_eq!((listeners.paused(), listeners.get(0).is_some()), (&[0][..], true));
+        listeners.resume(&net, 0);
+        assert!(listeners.paused().is_empty());
+        listeners.pause(&net, 0);
+        listeners.close(&net, 0);
+        assert!(listeners.is_empty());
+    }
+
+    #[test]
+    fn endpoint_listens_at_the_address_bound_for_it() {
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+        let (net, mut listeners, mut ep) = (Rings::new(&world, false), Listeners::default(), ep());
+        let any = ep.local().clone();
+        let bound = listeners.bind(&net, 0, &ep, &any).unwrap();
+        ep.identity.local = bound.clone();
+        listeners.open(&net, 0, &mut ep).unwrap();
+        assert_eq!(*ep.local(), bound);
+        listeners.close(&net, 0);
+    }
+}

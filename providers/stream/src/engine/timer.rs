@@ -31,3 +31,30 @@ impl EngineTimer {
         self.expires = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+    use crate::transport::LinkClock;
+
+    #[test]
+    fn timer_expires_at_the_earliest_time_asked_for() {
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+        let (net, mut timer) = (Rings::new(&world, false), EngineTimer::default());
+        let expiry = || world.lock().unwrap().next_event();
+        let now = net.now();
+        let mut set = |seconds| {
+            timer.set(&net, now + Duration::from_secs(seconds));
+            // Each look at the simulated clock takes some nanoseconds.
+            expiry().map(|nanos| nanos / 1_000_000_000)
+        };
+        assert_eq!([2, 3, 1].map(&mut set), [Some(2), Some(2), Some(1)]);
+        assert!(timer.is_set());
+        timer.clear(&net);
+        assert_eq!((expiry(), timer.is_set()), (None, false));
+        // A time in the past is soon, not never.
+        timer.set(&net, now);
+        assert!(expiry().is_some_and(|nanos| nanos < 1_000_000));
+    }
+}

@@ -140,3 +140,42 @@ impl UnknownConns {
         ended
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn_quota::UnknownPeerConn;
+    use crate::engine::conn::Stage;
+    use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+    use ofi_provider::addr::Addr;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn connections_of_known_peers_and_ended_ones_are_forgotten() {
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+        let net = Rings::new(&world, false);
+        let (mut conns, mut unknown) = (ConnTable::default(), UnknownConns::default());
+        let addr = |port| Addr::from(SocketAddr::from(([10, 9, 0, 1], port)));
+        let add = |conns: &mut ConnTable<Rings>, unknown: &mut UnknownConns, is_unknown: bool| {
+            let link = net.dial(&addr(0), false, &addr(7)).unwrap();
+            let mut conn = StreamConn::new(link, Stage::Called, 0);
+            conn.unknown_conn = is_unknown.then_some(UnknownPeerConn::new(&addr(7)));
+            let id = conns.insert(conn);
+            unknown.add(conns, id);
+            id
+        };
+        let known = add(&mut conns, &mut unknown, false);
+        let [named, ended, left] = [(); 3].map(|()| add(&mut conns, &mut unknown, true));
+        assert_eq!(unknown.present.len(), 3, "{known} is of a known peer");
+        conns[named].unknown_conn = None;
+        drop(conns.remove(ended));
+        unknown.forget_known(&conns);
+        assert_eq!(unknown.present, [(left, conns[left].serial)]);
+        // Entries of ended connections are not kept for ever.
+        for _ in 0..20 {
+            let id = add(&mut conns, &mut unknown, true);
+            conns.remove(id);
+        }
+        assert!(unknown.present.len() <= 2 * (conns.len() + 1));
+    }
+}

@@ -314,7 +314,7 @@ impl StreamWorld {
     }
 
     /// The time of the next timer or ordered visit of any engine.
-    pub(super) fn next_event(&self) -> Option<u64> {
+    pub(in crate::engine) fn next_event(&self) -> Option<u64> {
         self.watches.iter().flat_map(|watch| [watch.timer, watch.flush_at]).flatten().min()
     }
 
