@@ -233,7 +233,6 @@ impl<N: Transport> TxPath<N> {
         cq_is_drained: bool,
     ) -> FastSendResult {
         let Self { io: EngineIo { net, conns, poll, .. }, eps, packet, batcher, .. } = self;
-        let iterations = poll.iterations();
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
@@ -261,7 +260,7 @@ impl<N: Transport> TxPath<N> {
         let in_memory = conn.link.tx_over_shm()
             && op.buf.in_one_piece().is_some_and(|body| conn.link.send_fast(id, data, tag, body));
         if !in_memory
-            && conn.sent_in == iterations
+            && conn.sent_in == poll.iterations()
             && !cq_is_drained
             && !next
                 .as_ref()
@@ -273,7 +272,7 @@ impl<N: Transport> TxPath<N> {
         conn.tx_id = id.wrapping_add(1);
         conn.sent.one(len);
         if !in_memory {
-            conn.sent_in = iterations;
+            conn.sent_in = poll.iterations();
             let head = packet.first_chunk_mut().expect("a packet has room for a header");
             let head_len = StreamHeader::write_fast(id, data, tag, len, head);
             let wire_len = head_len + len;
