@@ -48,7 +48,7 @@ impl RdmEngine for RxdEngine {
     fn set_context_index(&self, _ep: u32, _index: ContextIndex) {}
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
-        self.lock().ep(ep).matcher.set_fid(fid);
+        self.lock().ep(ep).matcher.buffering.set_fid(fid);
     }
 
     fn enable(&self, ep: &RxdEp, bindings: &Bindings, srx: Option<u32>) -> Result {

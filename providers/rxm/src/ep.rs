@@ -68,7 +68,7 @@ impl RdmEngine for RxmEngine {
     }
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
-        self.lock().ep(ep).matcher.set_fid(fid);
+        self.lock().ep(ep).matcher.buffering.set_fid(fid);
     }
 
     fn enable(&self, ep: &RxmEp, bindings: &Bindings, srx: Option<u32>) -> Result {

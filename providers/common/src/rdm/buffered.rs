@@ -194,6 +194,74 @@ impl Buffering {
     }
 }
 
+/// Buffered receives of an endpoint, if it has them.
+#[derive(Debug)]
+pub struct BufferedRecv {
+    state: Option<Box<Buffering>>,
+    /// The endpoint's fid, in the contexts of reported messages.
+    fid: FidPtr,
+}
+
+impl Default for BufferedRecv {
+    fn default() -> Self {
+        Self { state: None, fid: FidPtr(std::ptr::null_mut()) }
+    }
+}
+
+impl BufferedRecv {
+    /// Enables buffered receives (FI_BUFFERED_RECV) on an endpoint without shared queues; `most`
+    /// are the maximum values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub fn enable(&mut self, most: [usize; 2]) {
+        self.state = Some(Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, most)));
+    }
+
+    /// Returns true if the endpoint has buffered receives.
+    #[inline]
+    pub fn is_enabled(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Returns the state of buffered receives, if the endpoint has them.
+    #[inline]
+    pub fn state(&self) -> Option<&Buffering> {
+        self.state.as_deref()
+    }
+
+    /// Returns the state of buffered receives, to change, if the endpoint has them.
+    pub fn state_mut(&mut self) -> Option<&mut Buffering> {
+        self.state.as_deref_mut()
+    }
+
+    /// Reads FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn option(&self, name: c_int) -> Result<usize> {
+        self.state.as_ref().ok_or(Error::NOPROTOOPT)?.option(name)
+    }
+
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn set_option(&mut self, name: c_int, value: usize) -> Result {
+        self.state.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
+    }
+
+    /// Sets the fid naming the endpoint in the contexts of reported messages.
+    pub fn set_fid(&mut self, fid: FidPtr) {
+        self.fid = fid;
+    }
+
+    /// Records a reported message, like [`Buffering::tell`]. Returns `None` without buffered
+    /// receives.
+    pub(super) fn report(
+        &mut self,
+        message: (usize, u32),
+        posted: Option<Context>,
+        start: Option<Box<[u8]>>,
+    ) -> Option<Context> {
+        let fid = self.fid;
+        Some(self.state.as_mut()?.tell(message, fid, posted, start))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

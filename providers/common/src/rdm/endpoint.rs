@@ -108,10 +108,10 @@ impl RdmAttr {
         let mut matcher = RxMatcher::new(self.directed, self.source_err, min_multi_recv);
         matcher.set_owner(owner);
         if self.collective {
-            matcher.set_collective();
+            matcher.rules.set_collective();
         }
         if self.buffered {
-            matcher.enable_buffering(most_buffered);
+            matcher.buffering.enable(most_buffered);
         }
         matcher
     }
@@ -135,7 +135,7 @@ impl RdmAttr {
                 let chosen = |cap| rx.caps & cap != 0;
                 matcher.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
                 for (id, peer) in peers.iter() {
-                    matcher.set_addr(id, || peer.addr.to_bytes());
+                    matcher.senders.set_addr(id, || peer.addr.to_bytes());
                 }
             }
         }
@@ -501,7 +501,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
-                put_number(self.engine.state().matcher(self.id).min_multi_recv(), value)
+                put_number(self.engine.state().matcher(self.id).queues.min_multi_recv(), value)
             }
             FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put_number(E::max_atomic_bytes(), value),
             FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => {
@@ -516,7 +516,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 put_bytes([network, memory].map(usize::to_ne_bytes).as_flattened(), value)
             }
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
-                put_number(self.engine.state().matcher(self.id).buffered_option(name)?, value)
+                put_number(self.engine.state().matcher(self.id).buffering.option(name)?, value)
             }
             _ => E::InternalOps::getopt(self, name, value),
         }
@@ -526,7 +526,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
                 let size = number(value)?;
-                self.engine.state().matcher(self.id).set_min_multi_recv(size);
+                self.engine.state().matcher(self.id).queues.set_min_multi_recv(size);
                 Ok(())
             }
             FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => match value {
@@ -538,7 +538,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             },
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 let size = number(value)?;
-                self.engine.state().matcher(self.id).set_buffered_option(name, size)
+                self.engine.state().matcher(self.id).buffering.set_option(name, size)
             }
             _ => E::InternalOps::setopt(self, name, value),
         }

@@ -1,6 +1,6 @@
 //! Receives of a matching engine belonging to another provider (`crate::imports`).
+use super::messages::Envelope;
 use super::multi_recv::Recv;
-use super::rx_matcher::Envelope;
 use crate::abi::{FI_COMPLETION, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, fi_addr_t};
 use crate::buf::MessageBytes;
 use crate::peer_srx::{NotedMessage, OwnersAnswer, OwnersEntry, SrxOwner, SrxStart, SrxStartQueue};

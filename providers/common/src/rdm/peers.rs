@@ -78,7 +78,7 @@ pub trait PeerObserver {
 
 impl<B: UnexpectedBody> PeerObserver for RxMatcher<B> {
     fn added(&mut self, peer: u32, addr: &Addr) {
-        self.set_addr(peer, || addr.to_bytes());
+        self.senders.set_addr(peer, || addr.to_bytes());
     }
 
     fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
@@ -86,7 +86,7 @@ impl<B: UnexpectedBody> PeerObserver for RxMatcher<B> {
     }
 
     fn has_buffered_from(&self, peer: u32) -> bool {
-        RxMatcher::has_buffered_from(self, peer)
+        self.senders.has_buffered_from(peer)
     }
 
     fn forgotten(&mut self, peer: u32) {

@@ -25,7 +25,7 @@ pub(super) struct LnxEngineEp {
 impl LnxEngineEp {
     pub(super) fn new(mut matcher: RxMatcher<LnxUnexpected>, tx_size: usize) -> Self {
         // Buffered messages are at the cores, with their own limits for unknown peers.
-        matcher.trust_all();
+        matcher.senders.trust_all();
         Self {
             matcher,
             peers: LnxPeers::default(),
@@ -84,7 +84,7 @@ impl LnxEngineEp {
 
     /// Removes an unused peer without a name.
     pub(super) fn settle(&mut self, peer: u32) {
-        if !self.matcher.has_buffered_from(peer) && self.peers.forget_if_unused(peer) {
+        if !self.matcher.senders.has_buffered_from(peer) && self.peers.forget_if_unused(peer) {
             self.matcher.forget(peer);
         }
     }

@@ -89,7 +89,7 @@ impl LnxEngine {
         }
         // The peer, and the senders of messages buffered before the name was inserted.
         for unknown_peer in ep.peers.unknown_peers() {
-            if ep.matcher.name_of(unknown_peer) == name {
+            if ep.matcher.senders.name_of(unknown_peer) == name {
                 ep.matcher.set_name(unknown_peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
                 ep.settle(unknown_peer);
             }

@@ -99,7 +99,7 @@ impl RailOwner {
         let mut state = self.shared.state.lock();
         state.eps.get_mut(self.ep).map_or(FI_ADDR_NOTAVAIL, |ep| {
             let peer = ep.peers.number(src);
-            if peer == NONE { FI_ADDR_NOTAVAIL } else { ep.matcher.id_of(peer) }
+            if peer == NONE { FI_ADDR_NOTAVAIL } else { ep.matcher.senders.id_of(peer) }
         })
     }
 }
@@ -157,9 +157,11 @@ impl QueueOwner for RailOwner {
         for unknown_peer in ep.peers.unknown_peers() {
             let known =
                 ep.matcher.buffered_from(unknown_peer).into_iter().find_map(|(queue, message)| {
-                    let buffered =
-                        ep.matcher
-                            .buffered_as(queue, message, |buffered: &LnxUnexpected| *buffered)?;
+                    let buffered = ep.matcher.queues.buffered_as(
+                        queue,
+                        message,
+                        |buffered: &LnxUnexpected| *buffered,
+                    )?;
                     let addr = if buffered.rail == self.rail {
                         addr_of(buffered.entry)
                     } else {
@@ -169,7 +171,11 @@ impl QueueOwner for RailOwner {
                     (peer != NONE).then_some(peer)
                 });
             if let Some(peer) = known {
-                ep.matcher.set_name(unknown_peer, ep.peers.name_of(peer), ep.matcher.id_of(peer));
+                ep.matcher.set_name(
+                    unknown_peer,
+                    ep.peers.name_of(peer),
+                    ep.matcher.senders.id_of(peer),
+                );
             }
         }
     }

@@ -68,7 +68,7 @@ impl LnxState {
 
     /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, ep: u32, fid: FidPtr) {
-        self.ep(ep).matcher.set_fid(fid);
+        self.ep(ep).matcher.buffering.set_fid(fid);
     }
 
     /// Returns the maximum number of transfers in progress.

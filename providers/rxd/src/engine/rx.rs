@@ -306,7 +306,7 @@ impl RxdEngineEp {
         let envelope = Envelope {
             tagged,
             msg_tag: None,
-            collective: tagged && self.matcher.is_internal_tag(op.tag),
+            collective: tagged && self.matcher.rules.is_internal_tag(op.tag),
             tag: if tagged { op.tag } else { 0 },
             len: op.total as usize,
             cq_data: op.cq_data,
@@ -331,7 +331,7 @@ impl RxdEngineEp {
                 }
                 RxdTarget::Recv(recv, envelope)
             }
-            None if self.matcher.drops(&envelope) => RxdTarget::Nowhere,
+            None if self.matcher.senders.drops(&envelope) => RxdTarget::Nowhere,
             None => {
                 let here = Envelope { len: data.len(), ..envelope };
                 if !self.matcher.may_buffer(&here, MAX_BUFFERED) {
@@ -387,7 +387,8 @@ impl RxdEngineEp {
                     RxdUnexpected::Partial { bytes, .. } => bytes.capacity() - bytes.len(),
                     _ => usize::MAX,
                 };
-                let spare = self.matcher.buffered_as(queue, number, spare).unwrap_or(usize::MAX);
+                let spare =
+                    self.matcher.queues.buffered_as(queue, number, spare).unwrap_or(usize::MAX);
                 if spare < data.len() {
                     let most = at.min(MOST_GROWTH).max(data.len()).min(arriving.total - at);
                     let may = |len: &usize| {

@@ -411,7 +411,10 @@ impl RxdState {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
                 let named = ep.peers.name_of(id) != FI_ADDR_NOTAVAIL;
-                assert!(conns > 0 || named || ep.matcher.has_buffered_from(id), "peer {id} leaks");
+                assert!(
+                    conns > 0 || named || ep.matcher.senders.has_buffered_from(id),
+                    "peer {id} leaks"
+                );
             }
         }
     }

@@ -453,7 +453,7 @@ impl RxmConns {
         Ok(Envelope {
             tagged: header.is_tagged(),
             msg_tag: None,
-            collective: header.is_tagged() && matcher.is_internal_tag(header.tag),
+            collective: header.is_tagged() && matcher.rules.is_internal_tag(header.tag),
             tag: if header.is_tagged() { header.tag } else { 0 },
             len: len.ok_or(Malformed("a message longer than memory"))?,
             cq_data: header.cq_data(),

@@ -268,7 +268,7 @@ impl RxmEngineEp {
     pub(super) fn close(&mut self) {
         self.tx.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.
-        if !self.matcher.is_shared() {
+        if !self.matcher.queues.is_shared() {
             self.matcher.completions.mute();
         }
         // Injected messages are complete for the application: they leave if they can.
@@ -292,7 +292,7 @@ impl RxmEngineEp {
             );
         }
         self.tx.close();
-        if !self.matcher.is_shared() {
+        if !self.matcher.queues.is_shared() {
             self.matcher.completions.close();
         }
     }

@@ -73,7 +73,7 @@ impl RxmFetches {
         matched: Option<Recv>,
     ) -> u32 {
         let message = matcher.buffer_unexpected(envelope, body);
-        if matcher.buffering().is_some() {
+        if matcher.buffering.state().is_some() {
             self.buffered(matcher, conns, &envelope, message, matched);
         }
         message
@@ -91,7 +91,7 @@ impl RxmFetches {
     ) {
         match matched {
             Some(recv) => matcher.add_pending(envelope.queue(), message, recv.context),
-            None if envelope.tagged && matcher.buffering().is_some() => return,
+            None if envelope.tagged && matcher.buffering.state().is_some() => return,
             None => {}
         }
         self.add_pending(matcher, conns, envelope, message);
@@ -120,9 +120,9 @@ impl RxmFetches {
     ) {
         let queue = envelope.queue();
         // From now on no receive and no other tag finds the message.
-        matcher.hide(queue, message);
+        matcher.queues.hide(queue, message);
         self.fetch_early(matcher, conns, envelope, message);
-        if matcher.buffered_envelope(queue, message).is_none() {
+        if matcher.queues.buffered_envelope(queue, message).is_none() {
             // The message cannot be fetched and is lost: the next one may get its number.
             return;
         }
@@ -142,13 +142,14 @@ impl RxmFetches {
         envelope: &Envelope,
         message: u32,
     ) {
-        let Some(wanted) = matcher.buffering().map(|buffering| buffering.wanted(envelope.len))
+        let Some(wanted) =
+            matcher.buffering.state().map(|buffering| buffering.wanted(envelope.len))
         else {
             return;
         };
         let queue = envelope.queue();
         let Some(RxmUnexpected::AtSender { conn, header, segments, .. }) =
-            matcher.buffered_body(queue, message)
+            matcher.queues.buffered_body(queue, message)
         else {
             return;
         };
@@ -276,11 +277,11 @@ impl RxmFetches {
         message: u32,
     ) -> bool {
         let (Some(buffering), Some(body)) =
-            (matcher.buffering(), matcher.buffered_body(queue, message))
+            (matcher.buffering.state(), matcher.queues.buffered_body(queue, message))
         else {
             return true;
         };
-        let Some(envelope) = matcher.buffered_envelope(queue, message) else { return true };
+        let Some(envelope) = matcher.queues.buffered_envelope(queue, message) else { return true };
         let wanted = buffering.wanted(envelope.len);
         let long = buffering.is_long(envelope.len);
         let start = |bytes: &[u8]| Some(bytes[..wanted.min(bytes.len())].into());
@@ -301,7 +302,7 @@ impl RxmFetches {
             RxmUnexpected::Partial { .. } | RxmUnexpected::AtSender { .. } => return false,
             RxmUnexpected::Lost => return true,
         };
-        let posted = matcher.buffering_mut().and_then(|b| b.take_pending(queue, message));
+        let posted = matcher.buffering.state_mut().and_then(|b| b.take_pending(queue, message));
         matcher.announce(queue, message, start, posted);
         true
     }
@@ -315,7 +316,7 @@ impl RxmFetches {
         message: u32,
         error: Error,
     ) {
-        let envelope = matcher.buffered_envelope(queue, message);
+        let envelope = matcher.queues.buffered_envelope(queue, message);
         matcher.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);
         if let Some(Envelope { peer, .. }) = envelope
             && let Some(reports) = self.reports.get_mut(&peer)
@@ -598,7 +599,7 @@ impl RxmFetches {
                 }
                 _ => false,
             };
-            if matcher.buffered_as(queue, number, lost) == Some(true) {
+            if matcher.queues.buffered_as(queue, number, lost) == Some(true) {
                 self.drop_buffered(matcher, queue, number, error);
             }
         }

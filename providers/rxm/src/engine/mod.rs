@@ -225,8 +225,8 @@ impl RxmEngine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
         if let Some(srx) = srx {
-            let queues = state.ep(srx).matcher.expose();
-            state.ep(ep).matcher.join(queues);
+            let queues = state.ep(srx).matcher.queues.expose();
+            state.ep(ep).matcher.queues.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
         // An endpoint never polled is to be identifiable by its address in the statistics page.

@@ -84,5 +84,5 @@ impl ParkedPackets {
 /// Returns true if there is space to report a message, and to buffer it.
 #[inline]
 fn may_take(matcher: &RxMatcher<RxmUnexpected>) -> bool {
-    matcher.completions.has_space() && matcher.buffered_bytes() <= MAX_UNEXPECTED
+    matcher.completions.has_space() && matcher.queues.buffered_bytes() <= MAX_UNEXPECTED
 }

@@ -130,7 +130,7 @@ impl RxmEngineEp {
         let envelope = Envelope {
             tagged: true,
             msg_tag: None,
-            collective: self.matcher.is_internal_tag(bare.tag),
+            collective: self.matcher.rules.is_internal_tag(bare.tag),
             tag: bare.tag,
             len: bytes.len(),
             cq_data: bare.cq_data,
@@ -142,7 +142,7 @@ impl RxmEngineEp {
                 recv.buf.copy_from(0, bytes);
                 self.matcher.received(&recv, &envelope);
             }
-            None if self.matcher.drops(&envelope) => {}
+            None if self.matcher.senders.drops(&envelope) => {}
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
                 self.fetches.buffer_unexpected(
@@ -183,7 +183,7 @@ impl RxmEngineEp {
                         self.matcher.received(&recv, &envelope);
                     }
                     // No receive waits for the message, nor ever will.
-                    None if self.matcher.drops(&envelope) => {}
+                    None if self.matcher.senders.drops(&envelope) => {}
                     None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => {
                         self.too_much(id)
                     }
@@ -281,7 +281,7 @@ impl RxmEngineEp {
                 self.conns[id].received.one(envelope.len);
                 let target = match self.matcher.take_posted(&envelope) {
                     Some(recv) if !only_tag(&recv) => SegmentTarget::Recv(recv),
-                    None if self.matcher.drops(&envelope) => SegmentTarget::Nowhere,
+                    None if self.matcher.senders.drops(&envelope) => SegmentTarget::Nowhere,
                     None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => {
                         self.too_much(id);
                         return Ok(());
@@ -377,7 +377,7 @@ impl RxmEngineEp {
                 segments,
             ),
             // The message is not wanted, and its sender is done with it.
-            None if self.matcher.drops(&envelope) => self.conns.not_wanted(id, header.msg_id),
+            None if self.matcher.senders.drops(&envelope) => self.conns.not_wanted(id, header.msg_id),
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
                 self.conns[id].announced += 1;

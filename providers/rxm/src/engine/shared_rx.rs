@@ -63,7 +63,7 @@ impl SharedBuffers {
         conns: &mut RxmConns,
         matcher: &RxMatcher<RxmUnexpected>,
     ) {
-        while self.posted < self.wanted && matcher.buffered_bytes() <= MAX_UNEXPECTED {
+        while self.posted < self.wanted && matcher.queues.buffered_bytes() <= MAX_UNEXPECTED {
             let Ok(buf) = conns.buffer() else { return };
             let Some(srx) = core.and_then(|core| core.srx.as_ref()) else { return };
             if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
@@ -86,7 +86,7 @@ impl SharedBuffers {
         // The commonest case: the buffer goes back as it is.
         if let Some(buf) = buf {
             if self.posted + 1 == self.wanted
-                && matcher.buffered_bytes() <= MAX_UNEXPECTED
+                && matcher.queues.buffered_bytes() <= MAX_UNEXPECTED
                 && let Some(srx) = core.and_then(|core| core.srx.as_ref())
             {
                 match srx.post(buf, Token::Rx(NONE).to_u64()) {

@@ -96,7 +96,7 @@ impl RxmEngineEp {
             ..EndpointStats::default()
         };
         self.tx.show(&mut of);
-        self.matcher.show(&mut of);
+        self.matcher.queues.show(&mut of);
         let local = &self.identity.local;
         self.published.show(stats, of, true, || local.for_people());
     }
@@ -117,7 +117,7 @@ impl RxmEngineEp {
             }
         }
         // No more messages are taken of any peer.
-        let full = self.matcher.buffered_bytes() > MAX_UNEXPECTED;
+        let full = self.matcher.queues.buffered_bytes() > MAX_UNEXPECTED;
         let mut moved = 0;
         for id in begin..end {
             let Some(conn) = self.conns.get_mut(id as u32) else { continue };

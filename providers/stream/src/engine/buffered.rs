@@ -17,7 +17,7 @@ use ofi_provider::rx_matcher::{Envelope, Recv};
 impl StreamEngineEp {
     /// Reports a completely buffered message, unless the endpoint waits for a matching tag.
     pub(super) fn is_whole(&mut self, envelope: &Envelope, id: u32) {
-        let Some(buffering) = self.matcher.buffering_mut() else { return };
+        let Some(buffering) = self.matcher.buffering.state_mut() else { return };
         let queue = envelope.queue();
         match buffering.take_pending(queue, id) {
             None if envelope.tagged => {}
@@ -54,7 +54,7 @@ impl<N: Transport> RxPath<N> {
     ) -> Result<HeaderOutcome> {
         let posted = matched.map(|recv| recv.context);
         let ep = &mut self.tx.eps[envelope.ep];
-        let Some(buffering) = ep.matcher.buffering() else { return Ok(HeaderOutcome::Gone) };
+        let Some(buffering) = ep.matcher.buffering.state() else { return Ok(HeaderOutcome::Gone) };
         let queue = envelope.queue();
         let waits = posted.is_none() && envelope.tagged;
         if buffering.is_long(envelope.len) && !waits {
@@ -83,7 +83,7 @@ impl<N: Transport> RxPath<N> {
         let Some((id, envelope)) = matcher.post_tag(op) else { return };
         let (queue, posted) = (envelope.queue(), op.context);
         let (Some(buffering), Some(buffered)) =
-            (matcher.buffering(), matcher.buffered_body(queue, id))
+            (matcher.buffering.state(), matcher.queues.buffered_body(queue, id))
         else {
             return;
         };

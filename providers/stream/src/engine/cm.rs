@@ -230,7 +230,7 @@ impl<N: Transport> StreamState<N> {
         ep.eq = None;
         ep.completions.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.
-        if !ep.matcher.is_shared() {
+        if !ep.matcher.queues.is_shared() {
             ep.matcher.completions.mute();
         }
         self.rx.flush_conns(&ids);

@@ -104,7 +104,7 @@ impl<N: Transport> TxPath<N> {
             if peer.conns == 1
                 && let Some(later) = ep.matcher.completions.internal_ops()
             {
-                later.lost(ep.matcher.name_of(conn.peer), error);
+                later.lost(ep.matcher.senders.name_of(conn.peer), error);
             }
         }
         self.io.watch(id);
@@ -325,7 +325,7 @@ impl<N: Transport> RxPath<N> {
             match incoming.target {
                 MessageTarget::Posted(recv) => ep.matcher.failed(&recv, &incoming.envelope, error),
                 MessageTarget::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
-                MessageTarget::Collected(_) => ep.matcher.collected(incoming.envelope.len),
+                MessageTarget::Collected(_) => ep.matcher.queues.collected(incoming.envelope.len),
                 MessageTarget::Buffered(number) => {
                     buffered = Some((incoming.envelope.queue(), number))
                 }

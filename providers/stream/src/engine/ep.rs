@@ -172,7 +172,7 @@ impl StreamEngineEp {
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint. With buffered receives it
             // requests reports from all senders.
-            matcher.trust_all();
+            matcher.senders.trust_all();
         }
         Self {
             identity,
@@ -262,7 +262,7 @@ impl StreamEngineEp {
 
     /// Returns true if the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
-        self.matcher.buffering().is_some()
+        self.matcher.buffering.state().is_some()
     }
 
     /// Returns true if messages may use the fast paths. These check only the flags of the call and
@@ -280,7 +280,7 @@ impl StreamEngineEp {
     /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
-        self.matcher.set_fid(fid);
+        self.matcher.buffering.set_fid(fid);
     }
 
     pub(crate) fn kind(&self) -> StreamEpKind {

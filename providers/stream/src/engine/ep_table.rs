@@ -41,7 +41,7 @@ impl EpTable {
     pub(super) fn close(&mut self, ep_id: u32) {
         let Some(ep) = self.slots.remove(ep_id) else { return };
         ep.completions.close();
-        if !ep.matcher.is_shared() && ep.identity.kind != StreamEpKind::Srx {
+        if !ep.matcher.queues.is_shared() && ep.identity.kind != StreamEpKind::Srx {
             ep.matcher.completions.close();
         }
     }
@@ -66,10 +66,13 @@ impl EpTable {
     /// Drops the buffered messages of the unknown peer disconnected first, among those of this
     /// endpoint and of others sharing its matching engine. Returns false if there is none.
     fn drop_oldest_left(&mut self, ep_id: u32) -> bool {
-        while let Some((owner, peer)) = self[ep_id].matcher.oldest_left() {
+        while let Some((owner, peer)) = self[ep_id].matcher.queues.oldest_left() {
             let Some(ep) = self.get_mut(owner) else { continue };
             let gone = ep.peers.get(peer).is_some_and(|entry| entry.conns == 0);
-            if !gone || !ep.matcher.is_unknown_peer(peer) || !ep.matcher.has_buffered_from(peer) {
+            if !gone
+                || !ep.matcher.senders.is_unknown_peer(peer)
+                || !ep.matcher.senders.has_buffered_from(peer)
+            {
                 continue;
             }
             for (queue, number) in ep.matcher.buffered_from(peer) {

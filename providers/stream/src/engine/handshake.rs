@@ -314,7 +314,7 @@ impl<'a, N: Transport> Handshake<'a, N> {
         // `fail` may have forgotten a peer without a name.
         let peer = self.rx.tx.eps[ep_id].peer_at(addr);
         self.rx.tx.eps[ep_id].peers[peer].behind_firewall = behind_firewall;
-        if self.rx.tx.eps[ep_id].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+        if self.rx.tx.eps[ep_id].matcher.senders.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.rx.tx.io.conns[id].unknown_conn = None;
         }
         let ours = self.rx.tx.eps[ep_id].answer_to(hello, self.rx.tx.io.net.process());
@@ -486,7 +486,7 @@ impl<'a, N: Transport> Handshake<'a, N> {
         let answer = ep.answer_to(hello, self.rx.tx.io.net.process());
         let peer = self.rx.tx.eps[receiver].peer_at(addr);
         self.rx.tx.io.conns[id].ep = receiver;
-        if self.rx.tx.eps[receiver].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+        if self.rx.tx.eps[receiver].matcher.senders.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.rx.tx.io.conns[id].unknown_conn = None;
         }
         self.rx.tx.eps[receiver].peers[peer].behind_firewall =

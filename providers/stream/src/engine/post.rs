@@ -126,7 +126,7 @@ impl<N: Transport> StreamState<N> {
 
     /// From now on the endpoint takes its receives from this shared receive context.
     pub(crate) fn share_matcher(&mut self, ep_id: u32, srx: u32) {
-        let queues = self.rx.tx.eps[srx].matcher.expose();
-        self.rx.tx.eps[ep_id].matcher.join(queues);
+        let queues = self.rx.tx.eps[srx].matcher.queues.expose();
+        self.rx.tx.eps[ep_id].matcher.queues.join(queues);
     }
 }

@@ -173,8 +173,9 @@ impl<N: Transport> TxPath<N> {
     #[inline]
     pub(super) fn has_many_pending(&self, id: u32) -> bool {
         let much = |conn: &StreamConn<N>| {
-            self.backlog
-                .is_exceeded(conn.backlog, || self.eps[conn.ep].matcher.is_unknown_peer(conn.peer))
+            self.backlog.is_exceeded(conn.backlog, || {
+                self.eps[conn.ep].matcher.senders.is_unknown_peer(conn.peer)
+            })
         };
         self.io.conns.get(id).is_some_and(much)
     }

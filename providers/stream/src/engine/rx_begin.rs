@@ -39,7 +39,7 @@ impl Arrival {
         let envelope = Envelope {
             tagged,
             msg_tag: bare.then_some(header.tag),
-            collective: tagged && ep.matcher.is_internal_tag(header.tag),
+            collective: tagged && ep.matcher.rules.is_internal_tag(header.tag),
             tag: if bare { 0 } else { header.tag },
             len,
             cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
@@ -75,7 +75,7 @@ impl StreamEngineEp {
                 flags,
                 envelope.len,
                 data,
-                self.matcher.id_of(envelope.peer),
+                self.matcher.senders.id_of(envelope.peer),
             );
         }
     }
@@ -98,7 +98,7 @@ impl StreamEngineEp {
         body: StreamUnexpected,
     ) -> Result<u32> {
         may_allocate()?;
-        self.matcher.reserve(arrival)?;
+        self.matcher.queues.reserve(arrival)?;
         let Arrival { envelope, ack, number, conn, serial, .. } = *arrival;
         Ok(self
             .matcher
@@ -108,7 +108,7 @@ impl StreamEngineEp {
     /// Returns true if the buffered unexpected messages of a peer reach the user's bound
     /// ([`max_saved`](crate::settings::StreamSettings::max_saved)), if there is one.
     pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
-        peer != NONE && bound.is_some_and(|max| self.matcher.buffered_count(peer) >= max)
+        peer != NONE && bound.is_some_and(|max| self.matcher.senders.buffered_count(peer) >= max)
     }
 }
 
@@ -336,17 +336,17 @@ impl<N: Transport> RxPath<N> {
         }
         let envelope = Arrival::new(header, id, conn, ep)?;
         let here = envelope.len.min(behind.len());
-        if let Some(buffering) = ep.matcher.buffering()
+        if let Some(buffering) = ep.matcher.buffering.state()
             && buffering.is_long(envelope.len)
             && behind.len() < buffering.wanted(envelope.len)
         {
             return Ok(HeaderOutcome::Short);
         }
         if here < envelope.len
-            && ep.matcher.is_shared()
+            && ep.matcher.queues.is_shared()
             && ep.has_source
             && envelope.queue() == 0
-            && ep.matcher.collects(envelope.len, N::Link::settings().max_unexpected)?
+            && ep.matcher.queues.collects(envelope.len, N::Link::settings().max_unexpected)?
         {
             conn.incoming =
                 Some(RxRequest { envelope, target: MessageTarget::Collected(Vec::new()), done: 0 });
@@ -384,10 +384,10 @@ impl<N: Transport> RxPath<N> {
         behind: &[u8],
     ) -> Result<HeaderOutcome> {
         let matcher = &self.tx.eps[envelope.ep].matcher;
-        if matcher.buffering().is_some() {
+        if matcher.buffering.state().is_some() {
             return self.begin_buffered(id, envelope, behind, None);
         }
-        if matcher.drops(&envelope) {
+        if matcher.senders.drops(&envelope) {
             let here = envelope.len.min(behind.len());
             self.tx.io.conns[id].incoming =
                 Some(RxRequest { envelope, target: MessageTarget::Discard, done: here });
@@ -446,7 +446,7 @@ impl<N: Transport> RxPath<N> {
         if !ep.matcher.completions.has_space() {
             return Ok(HeaderOutcome::CqBlocked);
         }
-        if ep.matcher.buffering().is_some() {
+        if ep.matcher.buffering.state().is_some() {
             // An endpoint with buffered receives offered protocol version 0, which has no such
             // messages.
             return Err(Error::PROTO);
@@ -458,8 +458,8 @@ impl<N: Transport> RxPath<N> {
         }
         let target = match ep.take_posted(&envelope) {
             Some(recv) => MessageTarget::Posted(recv),
-            None if ep.matcher.drops(&envelope) => MessageTarget::Discard,
-            None if ep.matcher.may_note(N::Link::settings().max_unexpected) => {
+            None if ep.matcher.senders.drops(&envelope) => MessageTarget::Discard,
+            None if ep.matcher.queues.may_note(N::Link::settings().max_unexpected) => {
                 let message =
                     ep.buffer_unexpected(&envelope, StreamUnexpected::AtSender(header.op_data))?;
                 conn.at_sender.insert(header.op_data, (envelope.queue(), message));

@@ -43,7 +43,7 @@ impl<N: Transport> RxPath<N> {
             MessageTarget::Discard => {}
             MessageTarget::Collected(mut bytes) => {
                 let envelope = incoming.envelope;
-                ep.matcher.collected(envelope.len);
+                ep.matcher.queues.collected(envelope.len);
                 bytes.truncate(envelope.len);
                 if let Some(recv) = ep.take_posted(&envelope) {
                     recv.buf.copy_from(0, &bytes);
@@ -124,16 +124,20 @@ impl<N: Transport> RxPath<N> {
             let matcher = &mut self.tx.eps[conn.ep].matcher;
             let blocks =
                 |buffered: &UnexpectedPayload| matches!(buffered.body, StreamUnexpected::Blocking);
-            if matcher.buffered_as(queue, number, blocks) != Some(true) {
+            if matcher.queues.buffered_as(queue, number, blocks) != Some(true) {
                 continue;
             }
             // Another message by now, reported by its start: the application says where it goes.
-            if matcher.buffering().is_some_and(|buffering| buffering.has_notified(queue, number)) {
+            if matcher
+                .buffering
+                .state()
+                .is_some_and(|buffering| buffering.has_notified(queue, number))
+            {
                 continue;
             }
             let max = N::Link::settings().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
-            let over = envelope.peer != NONE && matcher.buffered_count(envelope.peer) > max;
+            let over = envelope.peer != NONE && matcher.senders.buffered_count(envelope.peer) > max;
             if over || !matcher.may_buffer(&envelope, N::Link::settings().max_unexpected) {
                 self.tx.io.blocked.block_on_buffer((id, serial));
                 continue;

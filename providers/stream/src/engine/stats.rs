@@ -209,7 +209,7 @@ impl StatsPublisher {
                 ..EndpointStats::default()
             };
             ep.errors.show(&mut of);
-            ep.matcher.show(&mut of);
+            ep.matcher.queues.show(&mut of);
             let msg = ep.identity.kind == StreamEpKind::Msg;
             let link = conns.get(ep.conn).filter(|_| msg).map(|conn| &conn.link);
             let settled = io.listeners.is_open(id) || link.is_some();

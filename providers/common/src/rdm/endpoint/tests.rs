@@ -246,7 +246,7 @@ fn options_are_numbers_of_the_right_size_or_refused() {
     }
     assert_eq!(ep.setopt(FI_OPT_MIN_MULTI_RECV, &value[..4]), Err(Error::INVAL));
     ep.setopt(FI_OPT_MIN_MULTI_RECV, &512usize.to_ne_bytes()).unwrap();
-    assert_eq!(engine.state().matcher.min_multi_recv(), 512);
+    assert_eq!(engine.state().matcher.queues.min_multi_recv(), 512);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Unit tests of `rx_matcher`.
+use super::super::match_queues::SPARE_RECEIVES;
 use super::super::unexpected_quota::{MAX_LEFT, ONE_UNKNOWN_PEER, SURE};
 use super::*;
 use crate::abi::FI_COMPLETION;
+use crate::abi::{FI_ADDR_UNSPEC, FI_REMOTE_CQ_DATA};
 use crate::cq::Cq;
 use crate::cq::testing::queue;
 
@@ -139,7 +141,10 @@ fn messages_and_receives_match_oldest_first() {
     bound.post(RecvOp { src: 10, ..receive(memory.part(8), 1, 5, 0) }, true).unwrap();
     bound.post(receive(memory.part(1), 2, 5, 0), true).unwrap();
     assert_eq!(bound.reported(), [(1, Ok(1)), (2, Err(Error::TRUNC))]);
-    assert_eq!((bound.matcher.buffered_count(1), bound.matcher.buffered_count(0)), (1, 0));
+    assert_eq!(
+        (bound.matcher.senders.buffered_count(1), bound.matcher.senders.buffered_count(0)),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -245,7 +250,10 @@ fn a_message_can_be_looked_at_claimed_and_discarded() {
     bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
     bound.post(nowhere(3, 6, FI_CLAIM | FI_DISCARD), true).unwrap();
     assert_eq!(bound.reported(), [(3, Ok(1)), (3, Ok(1))]);
-    assert_eq!((bound.matcher.buffered_count(0), bound.matcher.buffered_bytes()), (0, 0));
+    assert_eq!(
+        (bound.matcher.senders.buffered_count(0), bound.matcher.queues.buffered_bytes()),
+        (0, 0)
+    );
     let both = bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM | FI_DISCARD), true);
     assert_eq!(both, Err(Error::BADFLAGS));
     assert_eq!(bound.post(nowhere(3, 6, FI_DISCARD), true), Err(Error::BADFLAGS));
@@ -272,9 +280,12 @@ fn lost_message_stays_only_if_claimed() {
         bound.matcher.lose(TAGGED, id, |body| *body = Waits(None, 0), Error::CONNRESET);
     }
     let here = |body: &Waits| body.bytes().is_some();
-    assert_eq!(bound.matcher.buffered_as(TAGGED, claimed, here), Some(false));
-    assert_eq!(bound.matcher.buffered_as(TAGGED, other, here), None);
-    assert_eq!((bound.matcher.buffered_count(0), bound.matcher.buffered_bytes()), (1, COST));
+    assert_eq!(bound.matcher.queues.buffered_as(TAGGED, claimed, here), Some(false));
+    assert_eq!(bound.matcher.queues.buffered_as(TAGGED, other, here), None);
+    assert_eq!(
+        (bound.matcher.senders.buffered_count(0), bound.matcher.queues.buffered_bytes()),
+        (1, COST)
+    );
 }
 
 #[test]
@@ -285,7 +296,7 @@ fn buffered_message_has_the_current_address_of_its_sender() {
     }
     bound.matcher.set_name(1, 10, 11);
     bound.matcher.set_name(0, 20, 20);
-    assert_eq!((bound.matcher.name_of(1), bound.matcher.id_of(1)), (10, 11));
+    assert_eq!((bound.matcher.senders.name_of(1), bound.matcher.senders.id_of(1)), (10, 11));
     let memory = RecvMemory::new();
     let of = |src, number| RecvOp { src, ..receive(memory.part(8), number, 5, 0) };
     bound.matcher.forget(0);
@@ -295,7 +306,7 @@ fn buffered_message_has_the_current_address_of_its_sender() {
     assert_eq!((entry.context, entry.len, entry.src), (context(2), 2, 11));
     // No peer has the name 20 any more.
     assert!(bound.cq.take().is_none());
-    assert_eq!(bound.matcher.buffered_count(0), 1);
+    assert_eq!(bound.matcher.senders.buffered_count(0), 1);
 }
 
 #[test]
@@ -314,7 +325,7 @@ fn receive_is_cancelled_if_no_message_can_arrive() {
 fn unknown_peers_message_carries_its_address_on_request() {
     let mut bound = Bound::new();
     bound.matcher.choose_sources(false, true);
-    bound.matcher.set_addr(0, || b"here".to_vec());
+    bound.matcher.senders.set_addr(0, || b"here".to_vec());
     bound.matcher.set_name(1, 10, 10);
     for number in [1, 2] {
         bound.post(nowhere(number, 5, 0), true).unwrap();
@@ -329,11 +340,11 @@ fn unknown_peers_message_carries_its_address_on_request() {
 #[test]
 fn endpoints_share_receives_and_leave_with_their_own_messages() {
     let mut context_of_all = Bound::new();
-    let queues = context_of_all.matcher.expose();
+    let queues = context_of_all.matcher.queues.expose();
     let mut endpoints = [1, 2].map(|owner| {
         let mut bound = Bound::new();
         bound.matcher.set_owner(owner);
-        bound.matcher.join(queues.clone());
+        bound.matcher.queues.join(queues.clone());
         bound.matcher.set_name(0, u64::from(owner) * 10, 0);
         bound
     });
@@ -344,7 +355,7 @@ fn endpoints_share_receives_and_leave_with_their_own_messages() {
     for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
         endpoints[at].buffer_unexpected(message(0, tag, 4));
     }
-    assert_eq!(host.buffered_bytes(), 3 * (4 + COST));
+    assert_eq!(host.queues.buffered_bytes(), 3 * (4 + COST));
     // The peer of one endpoint is not that of the other, though it has the same number.
     let found = host.post(RecvOp { src: 20, ..nowhere(2, 5, 0) }, true).unwrap();
     let matched = found.matched.unwrap();
@@ -353,10 +364,13 @@ fn endpoints_share_receives_and_leave_with_their_own_messages() {
     assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
     let [one, two] = &mut endpoints;
     one.matcher.leave();
-    assert!(one.matcher.is_shared() && !one.matcher.recv_fast(0, true, 5, None, &[][..]));
+    assert!(one.matcher.queues.is_shared() && !one.matcher.recv_fast(0, true, 5, None, &[][..]));
     assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
-    assert_eq!((one.matcher.buffered_count(0), two.matcher.buffered_count(0)), (0, 1));
-    assert_eq!(host.buffered_bytes(), 4 + COST);
+    assert_eq!(
+        (one.matcher.senders.buffered_count(0), two.matcher.senders.buffered_count(0)),
+        (0, 1)
+    );
+    assert_eq!(host.queues.buffered_bytes(), 4 + COST);
     // Receives of the context stay until it is closed itself.
     assert!(host.post_fast(nowhere(4, 5, 0), false).is_none());
     assert!(two.matcher.cancel_all().is_empty() && host.cancel_all().is_empty());
@@ -387,7 +401,7 @@ fn one_peer_gets_most_of_the_buffer_and_others_a_minimum() {
         assert!(matcher.may_buffer(&message(peer, 0, 64), MOST), "peer {peer}");
         fill(&mut matcher, peer, 1000);
     }
-    assert!(matcher.buffered_bytes() <= MOST + 100 * SURE);
+    assert!(matcher.queues.buffered_bytes() <= MOST + 100 * SURE);
     // A hundred thousand small messages of a peer are nothing special.
     const { assert!(COST * 100_000 < MOST / 2) };
 }
@@ -397,15 +411,15 @@ fn unknown_peers_leave_buffer_space_to_known_peers() {
     let mut matcher = RxMatcher::new(false, false, 64);
     for peer in 0..1000 {
         fill(&mut matcher, peer, 8);
-        assert!(matcher.known(peer).bytes <= MOST / 256);
+        assert!(matcher.senders.get(peer).bytes <= MOST / 256);
     }
-    assert!(matcher.buffered_bytes() <= MOST / 4);
+    assert!(matcher.queues.buffered_bytes() <= MOST / 4);
     matcher.set_name(2000, 1, 1);
     let large = |peer| message(peer, 0, 100 << 20);
     assert!(matcher.may_buffer(&large(2000), MOST) && !matcher.may_buffer(&large(0), MOST));
     matcher.set_name(0, 7, 7);
     assert!(matcher.may_buffer(&large(0), MOST), "it has a name now");
-    matcher.trust_all();
+    matcher.senders.trust_all();
     assert!(matcher.may_buffer(&large(1), MOST));
 }
 
@@ -447,22 +461,31 @@ fn unknown_peers_with_larger_quota_leave_half_to_others() {
     let (one, two) = (fill(&mut matcher, 100), fill(&mut matcher, 101));
     assert!(one.len() > two.len() && one.len() < 600 && two.len() > 100, "{}", one.len());
     assert_eq!(fill(&mut matcher, 2).len(), 5_000);
-    assert!(matcher.look(0, |queues| queues.quota.of_unknown_peers()) <= MOST);
+    assert!(matcher.queues.look(0, |queues| queues.quota().of_unknown_peers()) <= MOST);
     assert_eq!(matcher.buffered_from(101).len(), two.len());
     // Messages of a peer with an address are no longer an unknown peer's, and taken ones are not
     // counted.
     matcher.set_name(100, 200, 200);
-    assert_eq!(matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(101).bytes);
+    assert_eq!(
+        matcher.queues.look(0, |queues| queues.quota().of_unknown_peers()),
+        matcher.senders.get(101).bytes
+    );
     for message in two {
         matcher.change(TAGGED, message, |body| body.1 = 5);
         assert!(matcher.take_buffered(TAGGED, message).is_some());
     }
     assert_eq!(
-        (matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(101).bytes),
+        (
+            matcher.queues.look(0, |queues| queues.quota().of_unknown_peers()),
+            matcher.senders.get(101).bytes
+        ),
         (0, 0)
     );
     matcher.forget(100);
-    assert_eq!(matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(100).bytes);
+    assert_eq!(
+        matcher.queues.look(0, |queues| queues.quota().of_unknown_peers()),
+        matcher.senders.get(100).bytes
+    );
 }
 
 #[test]
@@ -483,28 +506,28 @@ fn all_of_a_sender_and_nothing_else_is_found_without_a_look_at_others() {
         for (queue, id) in matcher.buffered_from(peer) {
             matcher.take_buffered(queue, id);
         }
-        assert!(matcher.buffered_from(peer).is_empty() && !matcher.has_buffered_from(peer));
+        assert!(matcher.buffered_from(peer).is_empty() && !matcher.senders.has_buffered_from(peer));
     }
-    assert_eq!(matcher.buffered_bytes(), 0);
+    assert_eq!(matcher.queues.buffered_bytes(), 0);
 }
 
 #[test]
 fn a_message_is_collected_only_while_receives_are_few_and_as_long_as_one_was() {
     let mut matcher = named();
-    assert_eq!(matcher.collects(10, MOST), Ok(false), "no receive was there yet");
+    assert_eq!(matcher.queues.collects(10, MOST), Ok(false), "no receive was there yet");
     let memory = RecvMemory::new();
     let post = |matcher: &mut RxMatcher<Waits>| {
         assert!(matcher.post_fast(receive(memory.part(64), 1, 0, 0), false).is_none());
     };
     post(&mut matcher);
-    assert_eq!(matcher.collects(64, MOST), Ok(true));
-    assert_eq!(matcher.buffered_bytes(), 64 + COST);
-    assert_eq!(matcher.collects(65, MOST), Err(Error::PROTO));
-    assert_eq!(matcher.collects(64, 64 + COST), Ok(false), "there is no room for another");
-    matcher.collected(64);
-    assert_eq!(matcher.buffered_bytes(), 0);
+    assert_eq!(matcher.queues.collects(64, MOST), Ok(true));
+    assert_eq!(matcher.queues.buffered_bytes(), 64 + COST);
+    assert_eq!(matcher.queues.collects(65, MOST), Err(Error::PROTO));
+    assert_eq!(matcher.queues.collects(64, 64 + COST), Ok(false), "there is no room for another");
+    matcher.queues.collected(64);
+    assert_eq!(matcher.queues.buffered_bytes(), 0);
     (0..SPARE_RECEIVES).for_each(|_| post(&mut matcher));
-    assert_eq!(matcher.collects(64, MOST), Ok(false));
+    assert_eq!(matcher.queues.collects(64, MOST), Ok(false));
 }
 
 #[test]
@@ -518,7 +541,7 @@ fn disconnected_unknown_peers_are_listed_in_order_of_leaving() {
     for peer in [5, 102, 101, 100] {
         assert!(!matcher.unknown_peer_left(peer));
     }
-    let mut left = std::iter::from_fn(|| matcher.oldest_left());
+    let mut left = std::iter::from_fn(|| matcher.queues.oldest_left());
     assert!(left.by_ref().eq([(3, 101), (3, 100)]));
     assert!(
         (0..=MAX_LEFT)

@@ -268,7 +268,7 @@ fn large_message_without_receive_does_not_block_other_messages() {
     pair.name(0, 2);
     pair.start(1, 0, MSG, 8 << 20, 0);
     pair.go_on(1000);
-    let buffered = pair.with(0, |ep| ep.matcher.buffered_bytes());
+    let buffered = pair.with(0, |ep| ep.matcher.queues.buffered_bytes());
     assert_eq!(pair.left(1), 1, "there is no room for all of it");
     assert!(buffered > 1 << 20, "{buffered} bytes of it are kept");
     pair.post(0, 2);
@@ -490,7 +490,7 @@ fn forged_request_does_not_affect_the_named_peer() {
         pair.request(1, 1, 0, forged);
         pair.finish();
         assert_eq!((pair.left(0), pair.left(1), of(&pair)), (0, 0, before));
-        assert!(pair.with(0, |ep| ep.matcher.buffered_bytes()) > 2000);
+        assert!(pair.with(0, |ep| ep.matcher.queues.buffered_bytes()) > 2000);
     }
 }
 
@@ -503,7 +503,7 @@ fn contradictory_introductions_make_the_endpoint_ask_the_peer() {
         pair.finish();
         assert_eq!((pair.left(0), pair.left(1)), (0, 0));
         pair.go_on(1000);
-        assert!(pair.with(1, |ep| ep.matcher.buffered_bytes()) > 0, "the message came");
+        assert!(pair.with(1, |ep| ep.matcher.queues.buffered_bytes()) > 0, "the message came");
         let (there, here) = (pair.conn(1, 0), pair.conn(0, 1));
         let index = pair.with(0, |ep| ep.conns[here].index);
         assert_eq!(pair.with(1, |ep| ep.conns[there].remote), index);

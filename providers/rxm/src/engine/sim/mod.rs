@@ -260,7 +260,10 @@ impl RxmState {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
                 let named = ep.peers.name_of(id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-                assert!(conns > 0 || named || ep.matcher.has_buffered_from(id), "peer {id} leaks");
+                assert!(
+                    conns > 0 || named || ep.matcher.senders.has_buffered_from(id),
+                    "peer {id} leaks"
+                );
             }
         }
     }
@@ -271,8 +274,11 @@ impl RxmState {
         for (_, ep) in self.eps.iter() {
             let (count, bytes) = ep.matcher.check_sums();
             // Endpoints with a shared receive context have one sum.
-            let bytes =
-                if ep.matcher.is_shared() { bytes.saturating_sub(buffered.1) } else { bytes };
+            let bytes = if ep.matcher.queues.is_shared() {
+                bytes.saturating_sub(buffered.1)
+            } else {
+                bytes
+            };
             buffered = (buffered.0 + count, buffered.1 + bytes);
         }
         buffered

@@ -377,9 +377,10 @@ impl StreamState<SimNet> {
                     self.rx.tx.io.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
                 assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
                 let used = peer.conns > 0 || !peer.extra.parked.is_empty();
-                let named = ep.matcher.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
+                let named =
+                    ep.matcher.senders.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
                 assert!(
-                    used || named || ep.matcher.has_buffered_from(peer_id),
+                    used || named || ep.matcher.senders.has_buffered_from(peer_id),
                     "peer {peer_id} leaks"
                 );
             }
@@ -471,7 +472,7 @@ pub(super) fn take_second(
     envelope: &Envelope,
 ) -> Option<Recv> {
     let first = matcher.take_posted(envelope)?;
-    if first.flags & FI_MULTI_RECV != 0 || matcher.buffered_bytes() > 0 {
+    if first.flags & FI_MULTI_RECV != 0 || matcher.queues.buffered_bytes() > 0 {
         return Some(first);
     }
     let Some(second) = matcher.take_posted(envelope) else { return Some(first) };
