@@ -36,11 +36,12 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, backoff, buf, link_addr, lock, malformed, matching, progress, reserved, secret,
-    slab, sock, stack, stats, sys, testing, wait, worker,
+    addr, atomic, backoff, buf, datagram_io, link_addr, lock, malformed, matching, progress,
+    reserved, secret, slab, sock, stack, stats, sys, testing, wait, worker,
 };
 use base::{
-    addr_table, closer, library_thread, primitives, process_end, rights, ring_queue, scoped_buf,
+    addr_table, closer, io_vecs, library_thread, primitives, process_end, rights, ring_queue,
+    scoped_buf,
 };
 use features::{coll, mcast, notices, variable};
 pub use features::{completions, deferred};
@@ -49,7 +50,10 @@ pub use local::{cma, doorbell, shm_channel, shm_handshake};
 pub use memory::{mem_monitor, mr_cache};
 use memory::{memory_events, uffd};
 pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, peer_srx, poll};
-use objects::{completion, error_text, event, on_domain, peer, peer_av_set, wait_set};
+use objects::{
+    av_table, completion, cq_format, entry_ring, error_text, event, on_domain, peer, peer_av_set,
+    progress_source, wait_set,
+};
 pub use plugin::{log, own_core, param, provider};
 pub use rdm::{
     address_index, buffered, closing, conn_arbiter, contexts, endpoint, multi_recv, peers,

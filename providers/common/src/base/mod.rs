@@ -9,7 +9,11 @@ pub mod backoff;
 #[allow(unsafe_code)]
 pub mod buf;
 pub(crate) mod closer;
+#[allow(unsafe_code)]
+pub mod datagram_io;
 mod hang;
+#[allow(unsafe_code)]
+pub(crate) mod io_vecs;
 #[allow(unsafe_code)]
 pub(crate) mod library_thread;
 pub mod link_addr;

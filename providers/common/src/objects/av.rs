@@ -14,6 +14,8 @@ use crate::abi::{
 };
 use crate::addr::{self, Addr, AddrList};
 use crate::addr_table::SharedAddrTable;
+pub use crate::av_table::AvObserverHandle;
+use crate::av_table::{AvEntry, AvTable};
 use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::cq::Context;
 use crate::eq::{DomainEq, Eq, EqEvent, FidPtr};
@@ -21,101 +23,9 @@ use crate::error::{Error, Result};
 use crate::fid::{FidObject, enosys_stub};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::AvOwner;
-use crate::slab::Slab;
 use crate::sys::has_more_rights;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-
-/// Observer of changes of a vector: its endpoints.
-pub trait AvObserverHandle: Send + Sync {
-    /// `addr` is now known by `index`.
-    fn inserted(&self, index: fi_addr_t, addr: &Addr);
-    /// Reports the removal of `index`, previously naming `addr`.
-    fn removed(&self, index: fi_addr_t, addr: &Addr);
-    /// Reports the user id `id` of `index` for completions (FI_AV_USER_ID).
-    fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}
-}
-
-#[derive(Debug)]
-struct AvEntry {
-    addr: Addr,
-    uses: usize,
-    /// Address reported by completions (FI_AV_USER_ID).
-    id: fi_addr_t,
-    /// True if the application declared the address unable to accept connections
-    /// (FI_FIREWALL_ADDR).
-    behind_firewall: bool,
-}
-
-#[derive(Default)]
-struct Table {
-    entries: Slab<AvEntry>,
-    index: HashMap<Addr, u32>,
-    listeners: Vec<Weak<dyn AvObserverHandle>>,
-    /// Indices of addresses inserted by other processes, and not reported to listeners yet.
-    unnotified: Vec<u32>,
-    /// True if the application chooses the address reported by completions (FI_AV_USER_ID).
-    user_ids: bool,
-}
-
-impl Table {
-    /// Reserves space for another address. Returns -FI_ENOMEM if there is no memory.
-    fn make_space(&mut self) -> Result {
-        self.entries.try_reserve(1)?;
-        self.index.try_reserve(1).map_err(|_| Error::NOMEM)
-    }
-
-    /// Returns the address reported by completions for an index without a user id.
-    fn default_id(&self, index: u32) -> fi_addr_t {
-        if self.user_ids { FI_ADDR_NOTAVAIL } else { u64::from(index) }
-    }
-
-    /// Copies the new records of `shared`.
-    fn catch_up(&mut self, shared: &SharedAddrTable) {
-        for addr in shared.since(self.entries.slots() as u32) {
-            // A removed record takes its index as well.
-            let (addr, uses) = addr.map_or((Addr::any(shared.format()), 0), |addr| (addr, 1));
-            let entry = AvEntry { addr: addr.clone(), uses, id: 0, behind_firewall: false };
-            let index = self.entries.insert(entry);
-            self.entries[index].id = self.default_id(index);
-            if uses > 0 {
-                self.index.insert(addr, index);
-                self.unnotified.push(index);
-            }
-        }
-    }
-
-    /// Returns the current address of an index in `shared`: another process may have removed it.
-    fn look_up(&mut self, shared: &SharedAddrTable, index: u32) -> Option<Addr> {
-        if self.entries.get(index).is_none() {
-            self.catch_up(shared);
-        }
-        let (now, entry) = (shared.addr(index)?, self.entries.get_mut(index)?);
-        // The record was not all there when it was copied.
-        if entry.uses == 0 {
-            (entry.addr, entry.uses) = (now.clone(), 1);
-            self.index.insert(now.clone(), index);
-            self.unnotified.push(index);
-        }
-        (self.entries[index].addr == now).then_some(now)
-    }
-
-    /// Returns the address of an index, if it has one.
-    fn addr(&self, index: u32) -> Option<&Addr> {
-        Some(&self.entries.get(index).filter(|entry| entry.uses > 0)?.addr)
-    }
-
-    /// Invalidates an index and returns its address.
-    fn retire(&mut self, index: u32) -> Option<Addr> {
-        let addr = self.addr(index)?.clone();
-        self.entries[index].uses = 0;
-        if self.index.get(&addr) == Some(&index) {
-            self.index.remove(&addr);
-        }
-        Some(addr)
-    }
-}
 
 /// Permitted kinds of vectors of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +46,7 @@ const MAP_ADDR: usize = 4096;
 pub struct Av {
     c: fid_av,
     format: u32,
-    table: Mutex<Table>,
+    table: Mutex<AvTable>,
     /// Held during the insertion or removal of an address with its reports to listeners, to keep
     /// the order of changes. Taken before all other locks.
     event_lock: Mutex<()>,
@@ -240,7 +150,7 @@ impl Av {
             events = attr.flags & abi::FI_EVENT != 0;
             user_ids = attr.flags & abi::FI_AV_USER_ID != 0;
         }
-        let mut table = Table { user_ids, ..Table::default() };
+        let mut table = AvTable { user_ids, ..AvTable::default() };
         if let Some(shared) = &shared {
             table.catch_up(shared);
         }
@@ -284,7 +194,7 @@ impl Av {
         self.event_lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, AvTable> {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -421,7 +331,7 @@ impl Av {
     /// held.
     fn identify(
         &self,
-        mut table: MutexGuard<'_, Table>,
+        mut table: MutexGuard<'_, AvTable>,
         index: fi_addr_t,
         id: fi_addr_t,
     ) -> Result {

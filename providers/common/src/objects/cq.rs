@@ -4,12 +4,13 @@
 //! before starting work with an entry. An entry arriving nevertheless (of a transfer already in
 //! flight) goes to a list behind the ring. Errors keep their position in the order.
 use crate::abi::{
-    self, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
-    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops, fi_ops_cq,
-    fi_wait_obj, fid, fid_cq,
+    self, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_ops,
+    fi_ops_cq, fi_wait_obj, fid, fid_cq,
 };
 use crate::boundary::{CReturn, end_if_cancelled, ffi_guard, ffi_guard_nocancel};
 pub use crate::completion::{Completion, CompletionError, Context};
+use crate::cq_format::Format;
+use crate::entry_ring::{EntryRing, zeroed};
 use crate::error::{Error, Result};
 use crate::error_text::{copy_text, error_text};
 use crate::fid::{FidObject, enosys_stub};
@@ -20,83 +21,17 @@ pub use crate::on_domain::OnDomain;
 use crate::operation::ProgressFn;
 use crate::peer::CqOwner;
 use crate::progress::Progress;
+use crate::progress_source::ProgressSource;
 use crate::reserved::{ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_char, c_int, c_void};
-use core::mem::offset_of;
 use libc::ssize_t;
-use std::alloc::Layout;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Default size of a queue in entries.
 const DEFAULT_SIZE: usize = 1024;
-
-#[derive(Debug)]
-struct EntryRing {
-    slots: Box<[Completion]>,
-    /// Mask of a slot number for its index in the ring.
-    mask: usize,
-    /// True if the reader of an entry has more to do: a provider waits for space in the ring
-    /// ([`Cq::wait_for_space`]), or entries wait behind the ring.
-    awaited: bool,
-    /// Entries written while the ring was full, in order.
-    behind: VecDeque<Completion>,
-    errors: VecDeque<CompletionError>,
-    /// The extra data of the error read last, valid until the next read.
-    error_data: Vec<u8>,
-}
-
-/// Allocates `size` zeroed slots without touching them: the kernel provides memory only for used
-/// ones. Fails with -FI_ENOMEM if there is not enough.
-fn zeroed(size: usize) -> Result<Box<[Completion]>> {
-    let layout = Layout::array::<Completion>(size).map_err(|_| Error::NOMEM)?;
-    if size == 0 {
-        return Ok(Box::default());
-    }
-    // SAFETY: the layout is that of the slice, and not empty; a completion is numbers and
-    // a context, which may be null.
-    unsafe {
-        let first = std::alloc::alloc_zeroed(layout).cast::<Completion>();
-        if first.is_null() {
-            return Err(Error::NOMEM);
-        }
-        Ok(Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, size)))
-    }
-}
-
-impl EntryRing {
-    /// Returns a ring of these slots. Their number is a power of two, or 0 for a permanently full
-    /// ring.
-    fn new(slots: Box<[Completion]>) -> Self {
-        Self {
-            mask: slots.len().wrapping_sub(1),
-            slots,
-            awaited: false,
-            behind: VecDeque::new(),
-            errors: VecDeque::new(),
-            error_data: Vec::new(),
-        }
-    }
-
-    /// Returns the slot with this number; the low bits are the index in the ring.
-    #[inline(always)]
-    fn slot(&mut self, number: usize) -> &mut Completion {
-        // SAFETY: slots are asked for of rings that have some, a power of two, so that the mask gives one.
-        unsafe { self.slots.get_unchecked_mut(number & self.mask) }
-    }
-
-    /// Writes the entry of a success.
-    #[inline(always)]
-    fn set(&mut self, number: usize, entry: Completion) {
-        let slot = self.slot(number);
-        // In parts, which stay in registers: as a whole, the entry would be put together and copied.
-        (slot.context, slot.flags, slot.len) = (entry.context, entry.flags, entry.len);
-        (slot.buf, slot.data, slot.tag, slot.src) = (entry.buf, entry.data, entry.tag, entry.src);
-    }
-}
 
 /// A completion queue, as C and providers share it.
 #[repr(C)]
@@ -113,7 +48,7 @@ pub struct Cq {
     /// Owner receiving the entries of a queue opened with FI_PEER. The ring of such a queue is
     /// permanently full, so entries bypass it, and its size is unlimited.
     owner: Option<CqOwner>,
-    progress: Driver,
+    progress: ProgressSource,
     api_version: u32,
     /// Equal to `size` if writing an entry needs only the domain's lock: no waiting thread, no
     /// concurrent reader, and no other owner. Else 0.
@@ -133,34 +68,6 @@ unsafe impl FidObject<fid_cq> for Cq {}
 impl std::fmt::Debug for Cq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cq({:?}, {} of {})", self.format, self.len(), self.size)
-    }
-}
-
-/// Entry format of a queue: the number of words of a completion in an entry.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Format {
-    Context = 1,
-    Msg = 3,
-    Data = 5,
-    Tagged = 6,
-}
-
-/// Progress source of a queue, and its address: the address of an `Arc`'s content would have to be
-/// computed for each call.
-struct Driver {
-    keeps: Arc<dyn Progress>,
-    at: *const dyn Progress,
-}
-
-impl Driver {
-    fn new(keeps: Arc<dyn Progress>) -> Self {
-        Self { at: Arc::as_ptr(&keeps), keeps }
-    }
-
-    #[inline(always)]
-    fn get(&self) -> &dyn Progress {
-        // SAFETY: `keeps` keeps it, and never changes.
-        unsafe { &*self.at }
     }
 }
 
@@ -261,7 +168,7 @@ impl Cq {
             wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             owner: None,
-            progress: Driver::new(domain.progress),
+            progress: ProgressSource::new(domain.progress),
             api_version: domain.api_version,
             fast_size: if is_fast { size } else { 0 },
             spares_callers: AtomicBool::new(false),
@@ -289,7 +196,7 @@ impl Cq {
             wait,
             wait_set: None,
             owner: Some(owner),
-            progress: Driver::new(domain.progress),
+            progress: ProgressSource::new(domain.progress),
             api_version: domain.api_version,
             fast_size: 0,
             spares_callers: AtomicBool::new(false),
@@ -348,7 +255,7 @@ impl Cq {
         debug_assert_ne!(entry.flags, ERROR_MARK);
         let mut ring = self.ring.lock_within();
         let number = self.written.load(Ordering::Relaxed);
-        if number - self.read.load(Ordering::Relaxed) == ring.slots.len() {
+        if number - self.read.load(Ordering::Relaxed) == ring.capacity() {
             drop(ring);
             let Completion { context, flags, len, buf, data, tag, src } = entry;
             return self.write_past_ring((context, flags, len, buf), (data, tag, src));
@@ -373,7 +280,7 @@ impl Cq {
     /// Puts an entry into the ring, or behind it if it is full.
     fn put(&self, ring: &mut EntryRing, entry: Completion) {
         let written = self.written.load(Ordering::Relaxed);
-        if written - self.read.load(Ordering::Relaxed) == ring.slots.len() {
+        if written - self.read.load(Ordering::Relaxed) == ring.capacity() {
             ring.awaited = true;
             return ring.behind.push_back(entry);
         }
@@ -661,7 +568,7 @@ impl Cq {
 
     /// Returns the wait object for blocking calls, or `None` if the queue does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
-        self.wait.get(|wait| wait.add_source(&*self.progress.keeps))
+        self.wait.get(|wait| wait.add_source(&**self.progress.source()))
     }
 
     /// Makes progress and returns true if there is something to read, for poll sets.
@@ -674,70 +581,8 @@ impl Cq {
 
     /// Returns the progress source driving the queue.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
-        &self.progress.keeps
+        self.progress.source()
     }
-}
-
-impl Format {
-    /// Writes one entry in this format.
-    ///
-    /// # Safety
-    /// `buf` has space for more than `index` entries of this format.
-    #[inline(always)]
-    unsafe fn store(self, buf: *mut c_void, index: usize, entry: &Completion) {
-        // SAFETY: by this function's contract; each is a beginning of a completion, and C
-        // aligns its entries.
-        unsafe {
-            if self == Self::Tagged {
-                return copy_beginning::<fi_cq_tagged_entry>(entry, buf, index);
-            }
-            // Word for word: of a choice among four a table of jumps would be made.
-            let to = buf.cast::<u64>().add(index * self as usize);
-            let copy = |at: usize, words| {
-                let from = (&raw const *entry).cast::<u64>();
-                to.add(at).copy_from_nonoverlapping(from.add(at), words);
-            };
-            copy(0, 1);
-            if self >= Self::Msg {
-                copy(1, 2);
-                if self >= Self::Data {
-                    copy(3, 2);
-                }
-            }
-        }
-    }
-}
-
-/// Entry type of the application whose fields are the first ones of a completion.
-///
-/// # Safety
-/// This must hold for every type implementing the trait.
-unsafe trait BeginsCompletion: Copy {}
-macro_rules! begin_completion {
-    ($($entry:ident { $($field:ident: $of:ident),* })*) => { $(
-        $(const _: () =
-            assert!(offset_of!($entry, $field) == offset_of!(Completion, $of));)*
-        const _: () = assert!(size_of::<$entry>() <= offset_of!(Completion, src));
-        // SAFETY: the fields are where a completion has them, which was just looked at.
-        unsafe impl BeginsCompletion for $entry {}
-    )* };
-}
-begin_completion! {
-    fi_cq_entry { op_context: context }
-    fi_cq_msg_entry { op_context: context, flags: flags, len: len }
-    fi_cq_data_entry { op_context: context, flags: flags, len: len, buf: buf, data: data }
-    fi_cq_tagged_entry { op_context: context, flags: flags, len: len, buf: buf, data: data, tag: tag }
-}
-
-/// Copies the part of a completion that an entry contains.
-///
-/// # Safety
-/// `buf` has space for more than `index` entries, and is aligned for them.
-#[inline(always)]
-unsafe fn copy_beginning<E: BeginsCompletion>(from: &Completion, buf: *mut c_void, index: usize) {
-    // SAFETY: a completion begins with the fields of an entry; there is room by this
-    // function's contract.
-    unsafe { buf.cast::<E>().add(index).write(*(&raw const *from).cast::<E>()) }
 }
 
 impl Waitable for Cq {
@@ -1062,45 +907,8 @@ unsafe extern "C" fn cq_strerror(
     }
 }
 
-/// Queues for unit tests of their writers.
 #[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-    use crate::object::Parent;
-    use crate::testing::IdleProgress;
-
-    /// Returns the resources of a domain without events.
-    pub(crate) fn domain() -> OnDomain {
-        OnDomain {
-            parent: Parent::new(Arc::new(()), Arc::default()),
-            progress: Arc::new(IdleProgress),
-            api_version: crate::info::API_VERSION,
-            level: Level::Shared,
-            on_blocking: Box::new(|_| Ok(())),
-            later: None,
-        }
-    }
-
-    /// A queue of the usual size.
-    pub(crate) fn queue() -> Arc<Cq> {
-        // SAFETY: neither a peer nor a wait set.
-        unsafe { Cq::open(domain(), None, std::ptr::null_mut()) }.unwrap()
-    }
-
-    impl Cq {
-        /// Takes out the oldest entry.
-        pub(crate) fn take(&self) -> Option<core::result::Result<Completion, CompletionError>> {
-            if let Some(error) = self.take_error() {
-                return Some(Err(error));
-            }
-            let mut ring = self.ring.lock();
-            let read = self.read.load(Ordering::Relaxed);
-            let entry = (self.len() != 0).then(|| *ring.slot(read))?;
-            self.pop(&mut ring, read);
-            Some(Ok(entry))
-        }
-    }
-}
+pub(crate) mod testing;
 
 #[cfg(test)]
 mod tests;

@@ -120,7 +120,7 @@ impl<B: UnexpectedBody> EndpointQueues<B> {
         }
     }
 
-    /// Records that a part of a multi-receive buffer is filled. Returns FI_MULTI_RECV if it is the
+    /// Records a filled part of a multi-receive buffer. Returns FI_MULTI_RECV if it is the
     /// last, else 0.
     #[inline]
     pub(super) fn fill_part(&mut self, recv: &Recv) -> u64 {

@@ -164,7 +164,7 @@ impl<B> MatchQueues<B> {
         self.claimed.values().any(|of| *of == message)
     }
 
-    /// Removes the claim of a tagged message that no longer exists.
+    /// Removes the claim of a tagged message, if there is one.
     pub(super) fn remove_claim(&mut self, message: u32) {
         self.claimed.retain(|_, claimed| *claimed != message);
     }
@@ -199,14 +199,14 @@ impl<B> MatchQueues<B> {
         self.posted = other.posted;
     }
 
-    /// Records that a part of a multi-receive buffer is filled. Returns FI_MULTI_RECV if it is the
+    /// Records a filled part of a multi-receive buffer. Returns FI_MULTI_RECV if it is the
     /// last, else 0.
     #[inline]
     pub(super) fn fill_part(&mut self, recv: &Recv) -> u64 {
         self.multi.filled(recv)
     }
 
-    /// Records that a receive was cancelled. Returns FI_MULTI_RECV if it gives a multi-receive
+    /// Records a cancelled receive. Returns FI_MULTI_RECV if it gives a multi-receive
     /// buffer back, else 0.
     pub(super) fn cancel(&mut self, recv: &Recv) -> u64 {
         self.multi.cancelled(recv)

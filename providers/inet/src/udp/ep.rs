@@ -16,12 +16,13 @@ use ofi_provider::addr::{self, Addr};
 use ofi_provider::api::{
     Atomic, Bindings, Cm, Endpoint, GroupRole, Msg, RecvOp, Rma, SendOp, Tagged,
 };
-use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
+use ofi_provider::buf::RecvBuf;
 use ofi_provider::core_provider::{
     DatagramBatch, OPT_ICMP_ERRORS, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES,
     UNKNOWN_SOURCE_LEN,
 };
 use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::datagram_io::{BATCH, Datagram, receive_datagrams};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;

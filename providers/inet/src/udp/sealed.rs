@@ -3,7 +3,8 @@
 use super::info::{MAX_MSG_SIZE, MAX_SEALED_SIZE};
 use super::socket::DgramSocket;
 use crate::plug_in::provider;
-use ofi_provider::buf::{Datagram, RecvBuf, SendBuf, receive_datagram, zeroed};
+use ofi_provider::buf::{RecvBuf, SendBuf, zeroed};
+use ofi_provider::datagram_io::{Datagram, receive_datagram};
 use ofi_provider::error::{Error, Result};
 use ofi_stream::secret::SecretKey;
 use ofi_stream::secret::datagrams::{

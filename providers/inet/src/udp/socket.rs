@@ -1,7 +1,7 @@
 //! UDP sockets.
 use core::ffi::c_int;
 use ofi_provider::addr;
-use ofi_provider::buf::send_datagrams;
+use ofi_provider::datagram_io::send_datagrams;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};

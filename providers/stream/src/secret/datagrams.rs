@@ -22,7 +22,7 @@
 //! A receiver stores a [`ReplayWindow`] for each sender of an authentic datagram. There is no
 //! handshake, so the first datagram of a sender may be fresh or a replay: see SECURITY.md.
 use super::SecretKey;
-use super::psk_handshake::TAG_LEN;
+use super::records::TAG_LEN;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys::{count_forks, fill_random, generation};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};

@@ -17,7 +17,7 @@
 //! trusts nothing before the proof. The heads of hello and answer are bound into the handshake
 //! (Noise's prologue): changing one, for example to disable encryption, ends it.
 use super::SecretKey;
-use super::records::RecordKeys;
+use super::records::{RecordKeys, TAG_LEN};
 use ofi_provider::secret::{WipedBox, on_wiped_stack};
 use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
 use snow::{Builder, HandshakeState};
@@ -31,8 +31,6 @@ const FRAME_VERSION: u8 = 1;
 pub const HEAD_LEN: usize = 8;
 /// Bytes of an ephemeral key.
 const EPHEMERAL_LEN: usize = 32;
-/// Bytes of a tag.
-pub(super) const TAG_LEN: usize = 16;
 /// Bytes after the head of the longest frame.
 const BODY_MAX: usize = EPHEMERAL_LEN + TAG_LEN;
 

@@ -12,11 +12,13 @@
 //!
 //! Bytes are copied once on either side, and encrypted and decrypted in place. One call receives
 //! the rest of a record with the length of the next one, if its caller takes the whole record.
-use super::psk_handshake::TAG_LEN;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Mutex;
+
+/// Bytes of a tag.
+pub(super) const TAG_LEN: usize = 16;
 
 /// Maximum payload bytes in a record: with the overhead they fit in one packet of 64 KiB.
 pub const RECORD_MAX: usize = 60 << 10;

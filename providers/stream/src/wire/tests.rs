@@ -1,5 +1,9 @@
 //! Unit tests of `wire`.
+use super::cm_message::KNOWS_LOCAL;
 use super::*;
+use ofi_provider::api::RemoteSegment;
+use ofi_provider::atomic::AtomicKind;
+use ofi_provider::contexts::Contexts;
 
 const NOTHING: PeerFeatures = PeerFeatures {
     atomics: false,

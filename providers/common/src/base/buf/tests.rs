@@ -1,5 +1,7 @@
 //! Unit tests of `buf`.
 use super::*;
+use crate::addr;
+use crate::datagram_io::{BATCH, Datagram, receive_datagrams, send_datagrams};
 
 fn segments(parts: &mut [&mut [u8]]) -> Vec<iovec> {
     let one = |p: &mut &mut [u8]| iovec { iov_base: p.as_mut_ptr().cast(), iov_len: p.len() };
