@@ -4,24 +4,33 @@
 //! For any content written by the other process, an end of a pipe accesses only its own memory and
 //! returns no more bytes than its buffer holds. Impossible indices and segments fail with
 //! -FI_EPROTO.
+mod cells;
+mod exposed;
+mod fetch;
+mod joined_words;
+mod remote_reads;
+
+pub use exposed::ZcopyCompletion;
+pub use joined_words::JoinedWords;
+
 use crate::barriers;
 use crate::buf::{
     ContiguousSrc, CopyMode, GatherList, InlineBytes, ScatterList, UntrustedBytes, copy_any,
-    is_some, zeroed,
+    is_some,
 };
 use crate::cma::PeerMemory;
 use crate::doorbell::PeerDoorbell;
 use crate::error::{Error, Result};
 use crate::primitives::CELLS;
-use crate::ring_layout::{
-    CellKind, CopyRequest, INLINE, RingCell, RingControl, RingReader, RingWriter,
-};
+use crate::ring_layout::{CellKind, CopyRequest, INLINE, RingControl, RingReader, RingWriter};
 use crate::segment::{COPY_BUF, SharedSegment};
-use core::cell::{Cell, OnceCell, RefCell};
-use core::ops::Range;
+use cells::{ZcopyDesc, exposed_word, prefetch};
+use core::cell::{Cell, OnceCell};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
-use std::collections::VecDeque;
+use core::sync::atomic::{Ordering, compiler_fence, fence};
+use exposed::ExposedBuffers;
+use joined_words::put_joined;
+use remote_reads::RemoteReads;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -35,54 +44,6 @@ const MIN_EXPOSED: usize = 4096;
 /// Bytes of a cell in the same cache line as its header word.
 const FIRST_LINE: usize = 56;
 
-/// Maximum bytes of one direct read.
-const MAX_FETCH: usize = 4 << 20;
-
-/// Maximum polls of the reader for a requested copy before it proceeds to other work.
-const COPY_LOOKS: u32 = 200;
-
-/// Maximum relocations of an exposed buffer by the writer ([`ShmChannel::copy_exposed`]) during one
-/// read.
-const MOST_MOVES: u32 = 2;
-
-/// Memory of the writer's, in place of bytes of the ring.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ZcopyDesc {
-    addr: u64,
-    len: u64,
-}
-
-/// Partially read exposed buffer.
-#[derive(Clone, Copy, Debug)]
-struct PartialGet {
-    len: u64,
-    done: u64,
-}
-
-/// Exposed buffer possibly not read by the reader yet.
-#[derive(Debug)]
-struct ExposedBuffer {
-    /// Number of exposed buffers including it, and its cell.
-    number: u32,
-    cell: u32,
-    /// Key of its memory region ([`CopyMode::OfRegion`]).
-    key: Option<u64>,
-    memory: Range<usize>,
-    /// Its bytes, if the region was to be closed.
-    copy: Option<Box<[u8]>>,
-}
-
-/// Calls with [`CopyMode::ZeroCopy`] whose memory the peer has read, as reported by
-/// [`ShmChannel::zcopy_completed`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ZcopyCompletion {
-    /// The first call: they count from 0, as far as they took bytes, modulo 2³².
-    pub low: u32,
-    /// The last call.
-    pub high: u32,
-}
-
 /// Result of a poll for short messages ([`ShmChannel::recv_inline`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InlineRecv {
@@ -92,61 +53,6 @@ pub enum InlineRecv {
     None,
     /// Anything else has to be [received](ShmChannel::recv).
     Else,
-}
-
-/// Zero-copy calls, and the number of exposed buffers at the end of the last one.
-#[derive(Debug)]
-struct ZcopySends {
-    calls: ZcopyCompletion,
-    exposed: u32,
-}
-
-/// First two to four words of a message ([`ShmChannel::send_header_and_body`]).
-#[derive(Clone, Copy, Debug)]
-pub struct JoinedWords {
-    words: [u64; 4],
-    len: usize,
-}
-
-impl JoinedWords {
-    /// Returns these two words followed by the optional ones.
-    #[inline(always)]
-    pub fn new([first, second]: [u64; 2], more: [Option<u64>; 2]) -> Self {
-        let (third, fourth) = match more {
-            [Some(third), fourth] => (third, fourth.unwrap_or(0)),
-            [None, third] => (third.unwrap_or(0), 0),
-        };
-        let count = 2 + more.iter().flatten().count();
-        Self { words: [first, second, third, fourth], len: 8 * count }
-    }
-
-    /// Bytes of the words.
-    #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "there are two at least")]
-    pub fn len(self) -> usize {
-        self.len
-    }
-
-    /// Writes the words.
-    ///
-    /// # Safety
-    /// `to` has space for them.
-    #[inline(always)]
-    unsafe fn put(self, to: *mut u8) {
-        let [first, second, third, fourth] = self.words;
-        // SAFETY: by this function's contract.
-        unsafe {
-            let to = to.cast::<u64>();
-            to.write_unaligned(first);
-            to.add(1).write_unaligned(second);
-            if self.len > 16 {
-                to.add(2).write_unaligned(third);
-            }
-            if self.len > 24 {
-                to.add(3).write_unaligned(fourth);
-            }
-        }
-    }
 }
 
 /// One end of a pair of rings. No call blocks.
@@ -161,15 +67,8 @@ pub struct ShmChannel {
     inbound_bytes: NonNull<u8>,
     /// Bytes of a ring.
     size: usize,
-    /// Next exposed buffer, after a partial read.
-    piece: Cell<Option<PartialGet>>,
-    /// The system does not let this end read the other's memory any more.
-    unreadable: Cell<bool>,
-    /// Pending request for a copy of a part of the exposed buffer, the last one, and the last one
-    /// of the peer.
-    request: Cell<Option<CopyRequest>>,
-    last_request: Cell<Option<CopyRequest>>,
-    answered: Cell<Option<CopyRequest>>,
+    /// Reads of buffers exposed by the peer.
+    reads: RemoteReads,
     doorbell: OnceCell<(Arc<PeerDoorbell>, u32)>,
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes, as far as this end knows.
@@ -178,10 +77,8 @@ pub struct ShmChannel {
     polled: Cell<bool>,
     /// Barrier after the end of polling by this process, if it still has to be waited for.
     cooled: Cell<Option<u64>>,
-    /// Number of the next call with [`CopyMode::ZeroCopy`] and accepted bytes.
-    next_call: Cell<u32>,
-    exposing: RefCell<VecDeque<ZcopySends>>,
-    exposed: RefCell<VecDeque<ExposedBuffer>>,
+    /// Buffers of this end exposed to the peer.
+    exposed: ExposedBuffers,
     /// True if an empty poll followed the last short message sent by this end: it does not send
     /// messages back to back.
     waited: Cell<bool>,
@@ -221,19 +118,13 @@ impl ShmChannel {
             out_bytes: segment.out_bytes(),
             inbound_bytes: segment.inbound_bytes(),
             size: segment.ring_size(),
-            piece: Cell::new(None),
-            unreadable: Cell::new(false),
-            request: Cell::new(None),
-            last_request: Cell::new(None),
-            answered: Cell::new(None),
+            reads: RemoteReads::default(),
             doorbell: OnceCell::new(),
             memory: OnceCell::new(),
             barriers: Cell::new(barriers::are_there()),
             polled: Cell::new(false),
             cooled: Cell::new(None),
-            next_call: Cell::new(0),
-            exposing: RefCell::default(),
-            exposed: RefCell::default(),
+            exposed: ExposedBuffers::default(),
             waited: Cell::new(false),
             segment,
         }
@@ -519,7 +410,7 @@ impl ShmChannel {
             return Err(Error::AGAIN);
         }
         if way.is_zcopy() && done > 0 {
-            self.note_call();
+            self.exposed.add_call(self.writer.exposed());
         }
         Ok(done)
     }
@@ -557,77 +448,44 @@ impl ShmChannel {
         });
         self.writer.publish(self.out(), CellKind::Exposed, 1);
         let key = if let CopyMode::OfRegion(key) = way { Some(key) } else { None };
-        let memory = at as usize..at as usize + len;
-        let piece = ExposedBuffer { number: self.writer.exposed(), cell, key, memory, copy: None };
-        self.exposed.borrow_mut().push_back(piece);
+        self.exposed.add(self.writer.exposed(), cell, key, at as usize..at as usize + len);
         self.writer.sent_all();
         self.notify();
         Ok(true)
     }
 
-    /// Assigns a number to a zero-copy call with accepted bytes.
-    fn note_call(&self) {
-        let number = self.next_call.get();
-        self.next_call.set(number.wrapping_add(1));
-        let mut exposing = self.exposing.borrow_mut();
-        let exposed = self.writer.exposed();
-        match exposing.back_mut().filter(|last| last.exposed == exposed) {
-            // No buffer was exposed since the previous call.
-            Some(last) => last.calls.high = number,
-            None => {
-                let calls = ZcopyCompletion { low: number, high: number };
-                exposing.push_back(ZcopySends { calls, exposed });
-            }
-        }
-    }
-
     /// Returns the next calls with [`CopyMode::ZeroCopy`] whose memory is not in use any more. Fails
     /// with -FI_EAGAIN if there are none.
     pub fn zcopy_completed(&self) -> Result<ZcopyCompletion> {
-        let mut exposing = self.exposing.borrow_mut();
-        let Some(first) = exposing.front() else { return Err(Error::AGAIN) };
-        let is_done =
-            |calls: &ZcopySends| self.writer.fetched().wrapping_sub(calls.exposed) <= u32::MAX / 2;
-        if !is_done(first) {
+        if !self.exposed.is_oldest_fetched(self.writer.fetched()).ok_or(Error::AGAIN)? {
             self.writer.look_fetched(self.out())?;
-            if let Some(request) = self.out().copy_request(self.answered.get()) {
+            if let Some(request) = self.out().copy_request(self.reads.last_of_peer()) {
                 self.answer(request);
             }
         }
-        let is_back = |piece: &mut ExposedBuffer| self.was_fetched(piece);
-        while self.exposed.borrow_mut().pop_front_if(is_back).is_some() {}
-        let mut done: Option<ZcopyCompletion> = None;
-        while let Some(calls) = exposing.pop_front_if(|calls| is_done(calls)) {
-            let low = done.map_or(calls.calls.low, |done| done.low);
-            done = Some(ZcopyCompletion { low, high: calls.calls.high });
-        }
-        done.ok_or(Error::AGAIN)
+        self.exposed.take_fetched(self.writer.fetched()).ok_or(Error::AGAIN)
     }
 
     /// Copies the requested part of an exposed buffer not readable by the peer.
     #[cold]
     fn answer(&self, request: CopyRequest) {
-        self.answered.set(Some(request));
-        let exposed = self.exposed.borrow();
-        let is_asked_for = |piece: &&ExposedBuffer| piece.number == request.piece();
-        let piece = exposed.iter().find(is_asked_for).filter(|piece| !self.was_fetched(piece));
-        let Some(piece) = piece else { return };
-        let from = usize::try_from(request.from).unwrap_or(usize::MAX);
-        let n = piece.memory.len().saturating_sub(from).min(COPY_BUF);
-        if n == 0 {
-            return;
-        }
-        let start = piece.copy.as_deref().map_or(piece.memory.start as *const u8, <[u8]>::as_ptr);
-        // SAFETY: the part is of the exposed buffer, readable until it was read by the peer, or of
-        // its stored copy; the destination has space for it, and is no memory of the caller's.
-        unsafe { self.segment.out_copies().as_ptr().copy_from_nonoverlapping(start.add(from), n) };
-        self.out().answer_copy(request);
-        self.notify();
-    }
-
-    /// Returns true if the peer has read an exposed buffer, as of the last check.
-    fn was_fetched(&self, piece: &ExposedBuffer) -> bool {
-        self.writer.fetched().wrapping_sub(piece.number) <= u32::MAX / 2
+        self.reads.answer(request);
+        self.exposed.with_unread(request.piece(), self.writer.fetched(), |start, len| {
+            let from = usize::try_from(request.from).unwrap_or(usize::MAX);
+            let n = len.saturating_sub(from).min(COPY_BUF);
+            if n == 0 {
+                return;
+            }
+            // SAFETY: the part is of the exposed buffer, readable until it was read by the peer, or
+            // of its stored copy; the destination has space for it, and is no memory of the
+            // caller's.
+            unsafe {
+                let to = self.segment.out_copies().as_ptr();
+                to.copy_from_nonoverlapping(start.add(from), n);
+            }
+            self.out().answer_copy(request);
+            self.notify();
+        });
     }
 
     /// Copies the unread exposed buffers ([`CopyMode::OfRegion`]) of the memory region with this key
@@ -636,27 +494,10 @@ impl ShmChannel {
     /// [withdrawn](Self::withdraw).
     pub fn copy_exposed(&self, key: u64, most: usize) -> Result<usize> {
         self.writer.look_fetched(self.out())?;
-        let mut copied = 0;
-        for piece in self.exposed.borrow_mut().iter_mut() {
-            if piece.key != Some(key) || piece.copy.is_some() || self.was_fetched(piece) {
-                continue;
-            }
-            let len = piece.memory.len();
-            if len > most - copied {
-                return Err(Error::NOBUFS);
-            }
-            let mut bytes = zeroed(len)?;
-            // SAFETY: the memory stays unchanged until it was read or this has returned, as
-            // promised by its sender; the copy is of the same size.
-            unsafe {
-                let from = piece.memory.start as *const u8;
-                from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
-            }
-            let cell = self.out().cell(piece.cell);
-            exposed_word(cell, 0).store(bytes.as_ptr() as u64, Ordering::Release);
-            piece.copy = Some(bytes);
-            copied += len;
-        }
+        let fetched = self.writer.fetched();
+        let copied = self.exposed.copy_region(key, most, fetched, |cell, addr| {
+            exposed_word(self.out().cell(cell), 0).store(addr, Ordering::Release);
+        })?;
         // A reader of later contents of the memory also sees the new location of the buffer.
         fence(Ordering::SeqCst);
         Ok(copied)
@@ -666,7 +507,7 @@ impl ShmChannel {
     /// the last query.
     #[inline]
     pub fn is_exposing(&self) -> bool {
-        !self.exposing.borrow().is_empty()
+        self.exposed.has_calls()
     }
 
     /// Receives available bytes and returns their number. Fails with -FI_EAGAIN if there are none
@@ -849,7 +690,7 @@ impl ShmChannel {
             match self.fill_some(total - done, copied, done, &parts) {
                 Ok(Some(n)) => {
                     done += n;
-                    copied |= self.piece.get().is_none() && self.reader.kind() != CellKind::Exposed;
+                    copied |= !self.reads.has_partial() && self.reader.kind() != CellKind::Exposed;
                 }
                 Ok(None) => break,
                 Err(error) if done == 0 => return Err(error),
@@ -906,113 +747,12 @@ impl ShmChannel {
         Ok(Some(n))
     }
 
-    /// Reads from the next exposed buffer.
-    #[cold]
-    fn fetch<P: Iterator<Item = (*mut u8, usize)>>(
-        &self,
-        left: usize,
-        done: usize,
-        parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<usize> {
-        // A peer must not expose buffers to a reader unable to read them.
-        let memory = self.memory.get().ok_or(Error::PROTO)?;
-        let cell = self.inbound().cell(self.reader.this_cell());
-        let word = |at| exposed_word(cell, at).load(Ordering::Acquire);
-        let piece = self.piece.get().unwrap_or_else(|| PartialGet { len: word(1), done: 0 });
-        if piece.len == 0 || piece.len > i64::MAX as u64 {
-            return Err(Error::PROTO);
-        }
-        let rest = usize::try_from(piece.len - piece.done).unwrap_or(usize::MAX);
-        let n = left.min(MAX_FETCH).min(rest);
-        let (mut addr, mut moves) = (word(0), 0);
-        let read = loop {
-            if addr.checked_add(piece.len).is_none() || moves > MOST_MOVES {
-                return Err(Error::PROTO);
-            }
-            if self.unreadable.get() {
-                break Err(Error::PERM);
-            }
-            // SAFETY: the parts are of the room that the caller gave.
-            let read = unsafe { memory.read(parts(done, n), addr + piece.done) };
-            if self.inbound().is_withdrawn() {
-                return Err(Error::CONNRESET);
-            }
-            // The bytes may be other data if the buffer has moved meanwhile.
-            match word(0) {
-                same if same == addr => break read,
-                other => (addr, moves) = (other, moves + 1),
-            }
-        };
-        let n = match read {
-            Ok(n) => n,
-            // The memory is not there, or the process is gone.
-            Err(error @ (Error::PROTO | Error::CONNRESET)) => return Err(error),
-            Err(error) if !self.inbound().answers() => return Err(error),
-            Err(_) => {
-                self.stop_reading();
-                self.take_copy(piece.done, n, done, parts)?
-            }
-        };
-        let piece = PartialGet { done: piece.done + n as u64, ..piece };
-        if piece.done < piece.len {
-            self.piece.set(Some(piece));
-        } else {
-            self.piece.set(None);
-            self.reader.took_piece(self.inbound());
-            self.notify();
-        }
-        Ok(n)
-    }
-
     /// Stops reading the peer's memory, as if the kernel had revoked the permission. The peer
     /// copies the buffers exposed already.
     #[doc(hidden)]
     pub fn stop_reading(&self) {
-        self.unreadable.set(true);
+        self.reads.stop_reading();
         self.inbound().set_cannot_fetch();
-    }
-
-    /// Takes up to `n` bytes of an exposed buffer, copied by the peer at this end's request, and
-    /// returns their number. Fails with -FI_EAGAIN if they are not available yet. `parts` returns
-    /// the destination, from byte `done` on.
-    #[cold]
-    fn take_copy<P: Iterator<Item = (*mut u8, usize)>>(
-        &self,
-        from: u64,
-        n: usize,
-        done: usize,
-        parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<usize> {
-        let words = self.inbound();
-        let request = self.request.get().unwrap_or_else(|| {
-            let piece = self.reader.fetched().wrapping_add(1);
-            let request = words.request_copy(piece, from, self.last_request.get());
-            self.request.set(Some(request));
-            self.last_request.set(Some(request));
-            self.notify();
-            request
-        });
-        for _ in 0..COPY_LOOKS {
-            if words.is_withdrawn() {
-                return Err(Error::CONNRESET);
-            }
-            if words.is_answered(request) {
-                let n = n.min(COPY_BUF);
-                let mut copy = self.segment.inbound_copies().as_ptr().cast_const();
-                for (to, len) in parts(done, n) {
-                    // SAFETY: the memory has so many bytes, which the parts add up to. The caller's room is
-                    // writable, and no memory of a segment.
-                    unsafe {
-                        copy.copy_to_nonoverlapping(to, len);
-                        copy = copy.add(len);
-                    }
-                }
-                self.request.set(None);
-                return Ok(n);
-            }
-            std::hint::spin_loop();
-        }
-        Err(Error::AGAIN)
     }
 
     /// Returns true if there is something to receive: bytes, an exposed buffer, or an error
@@ -1024,7 +764,7 @@ impl ShmChannel {
         }
         self.look_for_barriers();
         let words = self.inbound();
-        if let Some(request) = self.request.get() {
+        if let Some(request) = self.reads.pending_request() {
             return words.is_answered(request) || words.is_withdrawn();
         }
         !self.reader.is_empty(words)
@@ -1107,58 +847,6 @@ impl ShmChannel {
     pub fn withdraw(&self) {
         self.out().withdraw();
     }
-}
-
-/// Writes the words followed by [some](is_some) bytes to a cell's body, the second cache line
-/// first. While the processor waits for this line, a reader polling the first line would take the
-/// first one away.
-///
-/// # Safety
-/// The cell has space for them; the bytes are readable, and not in the cell.
-#[inline(always)]
-unsafe fn put_joined(head: JoinedWords, body: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: by this function's contract; each piece is within the first `n` bytes.
-    unsafe {
-        let at = to.add(head.len());
-        let piece = |from: usize, len| at.add(from).copy_from_nonoverlapping(body.add(from), len);
-        if n > 32 {
-            piece(n - 16, 16);
-            piece(n - 32, 16);
-            compiler_fence(Ordering::Release);
-            head.put(to);
-            piece(16, 16);
-            piece(0, 16);
-        } else if n >= 16 {
-            piece(n - 16, 16);
-            compiler_fence(Ordering::Release);
-            head.put(to);
-            piece(0, 16);
-        } else {
-            head.put(to);
-            piece(0, 8);
-            piece(n - 8, 8);
-        }
-    }
-}
-
-/// Returns a word of a cell's description of an exposed buffer ([`ZcopyDesc`]).
-fn exposed_word(cell: &RingCell, at: usize) -> &AtomicU64 {
-    // SAFETY: a cell has room for that behind a word that is aligned, and lives as long as `cell`; each
-    // process writes there with care for the other, or else harms what it sends itself.
-    cell.body.with(|body| unsafe { AtomicU64::from_ptr(body.cast_mut().cast::<u64>().add(at)) })
-}
-
-/// Prefetches the next data during the check for it.
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: nothing is read but for the cache.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 impl Drop for ShmChannel {
