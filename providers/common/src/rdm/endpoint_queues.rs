@@ -114,8 +114,10 @@ impl<B: UnexpectedBody> EndpointQueues<B> {
             std::mem::replace(&mut self.location, own)
         {
             self.left = Some(queues);
-            if let (Some(collective), QueueOwnership::Own(own)) = (collective, &mut self.location) {
-                own.take_over_posted(*collective);
+            if let (Some(mut collective), QueueOwnership::Own(own)) =
+                (collective, &mut self.location)
+            {
+                own.take_over_posted(&mut collective);
             }
         }
     }

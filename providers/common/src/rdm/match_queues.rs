@@ -195,8 +195,8 @@ impl<B> MatchQueues<B> {
     }
 
     /// Takes over the receives of other queues.
-    pub(super) fn take_over_posted(&mut self, other: Self) {
-        self.posted = other.posted;
+    pub(super) fn take_over_posted(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.posted, &mut other.posted);
     }
 
     /// Records a filled part of a multi-receive buffer. Returns FI_MULTI_RECV if it is the

@@ -377,7 +377,9 @@ impl RxmEngineEp {
                 segments,
             ),
             // The message is not wanted, and its sender is done with it.
-            None if self.matcher.senders.drops(&envelope) => self.conns.not_wanted(id, header.msg_id),
+            None if self.matcher.senders.drops(&envelope) => {
+                self.conns.not_wanted(id, header.msg_id)
+            }
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
                 self.conns[id].announced += 1;
