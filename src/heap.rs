@@ -139,10 +139,7 @@ impl HeapReserve {
         self.short.store(true, Ordering::Relaxed);
         for (block, class) in self.with_class() {
             let at = block.load(Ordering::Relaxed);
-            if class.size < layout.size()
-                || at.is_null()
-                || !at.addr().is_multiple_of(layout.align())
-            {
+            if class.size < layout.size() || at.is_null() || at.addr() % layout.align() != 0 {
                 continue;
             }
             let taken =
@@ -423,7 +420,7 @@ mod tests {
         }
         assert!(reserve.take(layout((1 << 20) + 1, 8)).is_null());
         let aligned = reserve.take(layout(8, BLOCK_ALIGN));
-        assert!(aligned.addr().is_multiple_of(BLOCK_ALIGN));
+        assert!(aligned.addr() % BLOCK_ALIGN == 0);
         free(aligned);
         reserve.release(free);
     }
@@ -491,11 +488,11 @@ mod tests {
             // SAFETY: layouts of more than no bytes; each allocation is used as large as it is, and freed once.
             unsafe {
                 let at = heap.alloc_zeroed(small);
-                assert!(at.addr().is_multiple_of(align));
+                assert!(at.addr() % align == 0);
                 assert!((0..size).all(|n| at.add(n).read() == 0));
                 at.write_bytes(7, size);
                 let at = heap.realloc(at, small, size * 100);
-                assert!(at.addr().is_multiple_of(align));
+                assert!(at.addr() % align == 0);
                 assert!((0..size).all(|n| at.add(n).read() == 7));
                 let large = layout(size * 100, align);
                 let at = move_to(&heap, at, large, small);

@@ -59,14 +59,14 @@ impl Tables {
         }
         for line in layout.lines().skip(1) {
             let columns: Vec<_> = line.split('\t').collect();
-            if let [of, field, _, _, _, ctype, ..] = columns[..]
-                && !field.contains(['.', '('])
-            {
-                let _ = writeln!(
-                    tables.structs.entry(of.to_owned()).or_default(),
-                    "    {};",
-                    declare(ctype, field)
-                );
+            if let [of, field, _, _, _, ctype, ..] = columns[..] {
+                if !field.contains(['.', '(']) {
+                    let _ = writeln!(
+                        tables.structs.entry(of.to_owned()).or_default(),
+                        "    {};",
+                        declare(ctype, field)
+                    );
+                }
             }
         }
         tables

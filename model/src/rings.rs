@@ -142,15 +142,13 @@ impl Shared {
         // SAFETY: a cell has a byte.
         let byte_in_cell =
             || self.words.cell(reader.this_cell()).body.with(|body| unsafe { body.read() });
-        if let Some(number) = reader.next_cell()
-            && self.words.cell(number).short(number) > 0
-        {
+        if let Some(number) = reader.next_cell() { if self.words.cell(number).short(number) > 0 {
             out.push(byte_in_cell());
             if reader.took_short(number.wrapping_add(1)) && reader.tell(&self.words) {
                 self.tell_writer();
             }
             return true;
-        }
+        } }
         if !reader.look(&self.words).unwrap() {
             if reader.found_nothing(&self.words) {
                 self.tell_writer();

@@ -401,10 +401,10 @@ pub unsafe fn fabric(
     // SAFETY: fi_fabric(3): attributes and the place for the answer, for the call.
     unsafe {
         Error::check(open(attr, fabric, context))?;
-        if prov.fi_version() >= version(1, 5)
-            && let Some(fabric) = fabric.as_mut()
-        {
-            fabric.api_version = api_version;
+        if prov.fi_version() >= version(1, 5) {
+            if let Some(fabric) = fabric.as_mut() {
+                fabric.api_version = api_version;
+            }
         }
     }
     for hook in registry.hooks() {

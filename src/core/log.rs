@@ -390,10 +390,10 @@ unsafe fn capture(prov: *const fi_provider, text: &CStr) {
     let prov = unsafe { prov_name(prov) }.to_string_lossy().into_owned();
     let text = text.to_string_lossy().trim().to_owned();
     let _ = CAPTURED.try_with(|all| {
-        if let Some(lines) = all.borrow_mut().last_mut()
-            && lines.len() < MOST_CAPTURED
-        {
-            lines.push(Captured { prov, text });
+        if let Some(lines) = all.borrow_mut().last_mut() {
+            if lines.len() < MOST_CAPTURED {
+                lines.push(Captured { prov, text });
+            }
         }
     });
 }

@@ -167,11 +167,11 @@ pub(super) unsafe fn open(
     let state = state();
     let imported = state.imported()?;
     let mut all = listeners();
-    if all.is_empty()
-        && let Some(start) = imported.ops.start
-    {
-        // SAFETY: the program's function, called with its own object.
-        Error::check(unsafe { start(imported.monitor) })?;
+    if all.is_empty() {
+        if let Some(start) = imported.ops.start {
+            // SAFETY: the program's function, called with its own object.
+            Error::check(unsafe { start(imported.monitor) })?;
+        }
     }
     let opened = Arc::new(ImportedMonitor(fid_mem_monitor {
         fid: fid {

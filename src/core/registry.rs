@@ -693,10 +693,10 @@ fn from_start(dir: &Path) -> PathBuf {
 /// it depends on may change later. The same holds for the one of FI_PROVIDER_PATH. Called when the
 /// library is loaded.
 pub fn resolve_own_path() {
-    if std::env::var_os("FI_PROVIDER_PATH").is_some()
-        && let Ok(start) = std::env::current_dir()
-    {
-        STARTED_IN.get_or_init(|| start);
+    if std::env::var_os("FI_PROVIDER_PATH").is_some() {
+        if let Ok(start) = std::env::current_dir() {
+            STARTED_IN.get_or_init(|| start);
+        }
     }
     if let Some(name) = own_name().filter(|name| name.is_relative()) {
         LOADED_BY_RELATIVE_NAME.get_or_init(|| name.canonicalize().ok());

@@ -494,7 +494,7 @@ fn link_speed(name: &str) -> u64 {
     let read = File::open(format!("/sys/class/net/{name}/speed"))
         // Reads "-1" or fails to read for what has no speed.
         .and_then(|mut file| file.read(&mut text));
-    let text = str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or("");
+    let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or("");
     text.trim().parse().unwrap_or(UNKNOWN_SPEED)
 }
 

@@ -817,10 +817,10 @@ unsafe fn dup_nic(nic: *mut fid_nic) -> Result<*mut fid_nic> {
 unsafe fn close_nic(nic: *mut fid_nic) {
     // SAFETY: by this function's contract.
     unsafe {
-        if let Some(nic) = nic.as_mut()
-            && let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close)
-        {
-            close(&raw mut nic.fid);
+        if let Some(nic) = nic.as_mut() {
+            if let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close) {
+                close(&raw mut nic.fid);
+            }
         }
     }
 }

@@ -448,10 +448,10 @@ unsafe extern "C" fn keep(
         }
         None => return,
     };
-    if let Ok(mut reasons) = REASONS.lock()
-        && !reasons.contains(&line)
-    {
-        reasons.push(line);
+    if let Ok(mut reasons) = REASONS.lock() {
+        if !reasons.contains(&line) {
+            reasons.push(line);
+        }
     }
 }
 

@@ -228,7 +228,7 @@ impl MonitorSource {
     /// Requests the counts from the program: sets a bit by the kernel (FUTEX_WAKE_OP of futex(2)).
     /// This fails with an error if the file has no memory any more.
     fn ask(&self) -> io::Result<()> {
-        const { assert!(FLAGS_AT.is_multiple_of(4) && FLAGS_AT + 4 <= FILE_LEN) };
+        const { assert!(FLAGS_AT % 4 == 0 && FLAGS_AT + 4 <= FILE_LEN) };
         let first = u32::from_ne_bytes([ASKED, 0, 0, 0]);
         let operation = (libc::FUTEX_OP_OR << 28) | ((first as c_int & 0xfff) << 12);
         // SAFETY: the word lies within the mapping, which only the system accesses; no thread sleeps there.
@@ -253,8 +253,11 @@ impl MonitorSource {
     fn numbers(&self) -> io::Result<[u64; NUMBERS]> {
         let mut bytes = [0; NUMBERS * size_of::<u64>()];
         self.file.read_exact_at(&mut bytes, 0)?;
-        let (numbers, _) = bytes.as_chunks();
-        Ok(std::array::from_fn(|index| u64::from_ne_bytes(numbers[index])))
+        let mut numbers = [0; NUMBERS];
+        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(size_of::<u64>())) {
+            *number = u64::from_ne_bytes(bytes.try_into().map_err(io::Error::other)?);
+        }
+        Ok(numbers)
     }
 
     /// Removes the file, unless there is another one of its name by now.
@@ -373,10 +376,10 @@ impl SampleTarget {
 
     /// Opens the current directory if the previous one was removed.
     fn renew(&mut self) {
-        if self.folder.is_removed()
-            && let Ok(folder) = TargetFolder::open(&self.folder.path)
-        {
-            self.folder = Rc::new(folder);
+        if self.folder.is_removed() {
+            if let Ok(folder) = TargetFolder::open(&self.folder.path) {
+                self.folder = Rc::new(folder);
+            }
         }
     }
 }

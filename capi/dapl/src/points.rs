@@ -58,10 +58,10 @@ impl DatState {
         let Some(found) = self.sps.close(&mut self.handles, sp) else {
             return error(INVALID_HANDLE, subtype);
         };
-        if let Some(ep) = found.reserved.and_then(|ep| self.eps.get_mut(ep))
-            && ep.state == EpState::Reserved
-        {
-            ep.state = EpState::Unconnected;
+        if let Some(ep) = found.reserved.and_then(|ep| self.eps.get_mut(ep)) {
+            if ep.state == EpState::Reserved {
+                ep.state = EpState::Unconnected;
+            }
         }
         self.events.leave_evd(found.evd);
         Ok(())

@@ -140,7 +140,7 @@ impl DatState {
         }
         self.events.give_back_feeders(evd, feeders);
         self.looks = self.looks.wrapping_add(1);
-        if connections && self.looks.is_multiple_of(64) {
+        if connections && self.looks % 64 == 0 {
             // some providers notice the end of a connection only where its transfers are looked for
             let of = |ep: &DatEp| ep.ia == ia && ep.state == EpState::Connected;
             for ep in self.eps.which(of) {

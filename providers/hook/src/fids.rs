@@ -32,10 +32,10 @@ pub(crate) fn add<C>(outer: *const C, inner: *const C) {
 pub(crate) fn remove<C>(outer: *const C) {
     let mut fids = FIDS.write().unwrap_or_else(PoisonError::into_inner);
     let fids = fids.get_or_insert_default();
-    if let Some(inner) = fids.inner.remove(&outer.addr())
-        && fids.outer.get(&inner) == Some(&outer.addr())
-    {
-        fids.outer.remove(&inner);
+    if let Some(inner) = fids.inner.remove(&outer.addr()) {
+        if fids.outer.get(&inner) == Some(&outer.addr()) {
+            fids.outer.remove(&inner);
+        }
     }
 }
 

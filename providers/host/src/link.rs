@@ -217,12 +217,12 @@ impl LinkListener for ShmListener {
                 Err(Error::AGAIN | Error::INTR) => None,
                 received => Some((at, received)),
             });
-        if let Some((at, received)) = received
-            && let Some(caller) = nameless.remove(at)
-        {
-            self.watch.remove(caller.socket.fd());
-            let from = received.map_err(|_| Error::CONNABORTED)?;
-            return Ok(self.made(caller, from));
+        if let Some((at, received)) = received {
+            if let Some(caller) = nameless.remove(at) {
+                self.watch.remove(caller.socket.fd());
+                let from = received.map_err(|_| Error::CONNABORTED)?;
+                return Ok(self.made(caller, from));
+            }
         }
         loop {
             let (socket, _) = self.socket.accept()?;

@@ -68,17 +68,18 @@ fn warn_of_secret(cores: &[info::LnxCore]) {
     static TCP: Provider = Provider::named(c"tcp", PROV_VERSION, API_VERSION);
     static SHM: Provider = Provider::named(c"shm", PROV_VERSION, API_VERSION);
     let names_shm = |core: &info::LnxCore| core.info.as_ref().prov_name() == Some(c"shm");
-    if cores.iter().any(names_shm)
-        && let Some(variable) = key_variable(&TCP)
-        && key_variable(&SHM).is_none()
-    {
-        ofi_provider::log!(
-            &LNX,
-            WARN,
-            DOMAIN,
-            "{variable} has no effect on peers of this host, which shm reaches: see \
+    if cores.iter().any(names_shm) {
+        if let Some(variable) = key_variable(&TCP) {
+            if key_variable(&SHM).is_none() {
+                ofi_provider::log!(
+                    &LNX,
+                    WARN,
+                    DOMAIN,
+                    "{variable} has no effect on peers of this host, which shm reaches: see \
              FI_SHM_AUTH_KEY_FILE"
-        );
+                );
+            }
+        }
     }
 }
 

@@ -414,10 +414,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
             None => cores_of(api, link, hints)?,
             Some(name) => cores_by_name(api, link, hints, name)?,
         };
-        if let Some(cores) = cores
-            && let Some(info) = info_of(api, &cores, hints)?
-        {
-            chain.push(info);
+        if let Some(cores) = cores {
+            if let Some(info) = info_of(api, &cores, hints)? {
+                chain.push(info);
+            }
         }
     }
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }

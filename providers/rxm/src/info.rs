@@ -381,8 +381,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
             continue;
         }
         if let Some(info) = layer(api, core, hints)? {
-            if lists && let Some(more) = with_collectives(api, core, hints, &info)? {
-                collective.push(more);
+            if lists {
+                if let Some(more) = with_collectives(api, core, hints, &info)? {
+                    collective.push(more);
+                }
             }
             chain.push(info);
         }

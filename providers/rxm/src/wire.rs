@@ -527,8 +527,8 @@ impl RxmHeader {
             self.tag.to_ne_bytes(),
         ];
         // Word by word, not as bytes to copy: that would be a call.
-        for (to, word) in header.as_chunks_mut().0.iter_mut().zip(words) {
-            *to = word;
+        for (to, word) in header.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word);
         }
     }
 

@@ -176,9 +176,8 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
     fn read(&mut self, node: usize, most: usize) {
         let mut left = most;
         for cq in self.nodes[node].queues.clone() {
-            while left > 0
-                && let Some(entry) = read_queue(&cq)
-            {
+            while left > 0 {
+                let Some(entry) = read_queue(&cq) else { break };
                 self.oracle.reported(node, &entry);
                 left -= 1;
             }

@@ -379,12 +379,13 @@ impl Oracle {
     pub(crate) fn wrote(&mut self, from: usize, to: usize, node_state: usize, bytes: &[u8]) {
         self.window(from, to).bytes[node_state..node_state + bytes.len()].copy_from_slice(bytes);
         for op in self.ops.iter_mut().filter(|op| op.node == from && !op.over) {
-            if let OracleOp::Read { to: of, at, expect, any } = &mut op.op
-                && *of == to
-            {
-                for index in node_state.max(*at)..(node_state + bytes.len()).min(*at + expect.len())
-                {
-                    any[index - *at] = true;
+            if let OracleOp::Read { to: of, at, expect, any } = &mut op.op {
+                if *of == to {
+                    for index in
+                        node_state.max(*at)..(node_state + bytes.len()).min(*at + expect.len())
+                    {
+                        any[index - *at] = true;
+                    }
                 }
             }
         }
@@ -524,12 +525,12 @@ impl Oracle {
             let any = (0..self.hurt.len()).any(|other| self.is_hurt(node, other));
             assert!(any, "receive {id} failed without a cause: {entry:?}");
         };
-        if let Some((error, _)) = entry.error
-            && error != Error::TRUNC
-        {
-            lost(entry);
-            self.ops[id].over = gives_back;
-            return;
+        if let Some((error, _)) = entry.error {
+            if error != Error::TRUNC {
+                lost(entry);
+                self.ops[id].over = gives_back;
+                return;
+            }
         }
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
         let sender = of.node;

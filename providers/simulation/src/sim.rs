@@ -327,9 +327,8 @@ impl<W: SimWorld> Sim<W> {
         let Some(of) = &self.nodes[node] else { return };
         let mut left = most;
         for cq in of.queues.clone() {
-            while left > 0
-                && let Some(entry) = read_queue(&cq)
-            {
+            while left > 0 {
+                let Some(entry) = read_queue(&cq) else { break };
                 if self.plan.shape == NodeConfig::Buffered && entry.context >= LEAST_POINTER {
                     self.is_notified(node, &entry);
                 } else {

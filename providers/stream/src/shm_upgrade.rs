@@ -454,20 +454,21 @@ impl<L: ByteLink> UpgradableLink<L> {
     fn send_secret(&self, bytes: &[u8]) -> Result<usize> {
         let secret = self.secret()?;
         let mut state = secret.state.borrow_mut();
-        if let PskState::Proving(exchange, first) = &mut *state
-            && first.is_empty()
-            && !bytes.is_empty()
-            && bytes.len() <= FIRST_MAX
-            && exchange.takes_first()
-        {
-            // First message of the connecting end: it waits here for the handshake, because there
-            // is nothing else to wait for. The sender of it then waits for readable data.
-            while !exchange.unsent().is_empty() {
-                let n = self.carrier.send(exchange.unsent())?;
-                exchange.sent(n);
+        if let PskState::Proving(exchange, first) = &mut *state {
+            if first.is_empty()
+                && !bytes.is_empty()
+                && bytes.len() <= FIRST_MAX
+                && exchange.takes_first()
+            {
+                // First message of the connecting end: it waits here for the handshake, because there
+                // is nothing else to wait for. The sender of it then waits for readable data.
+                while !exchange.unsent().is_empty() {
+                    let n = self.carrier.send(exchange.unsent())?;
+                    exchange.sent(n);
+                }
+                first.extend_from_slice(bytes);
+                return Ok(bytes.len());
             }
-            first.extend_from_slice(bytes);
-            return Ok(bytes.len());
         }
         match self.prove(&mut state, secret.encrypts) {
             Ok(true) => {}
@@ -593,11 +594,12 @@ impl<L: ByteLink> UpgradableLink<L> {
                 break;
             }
         }
-        if records.is_at_end()
-            && let Ok(more @ 1..) = self.carrier.recv(records.buf(0))
-            && records.came(more, &mut []).is_err()
-        {
-            return Err(Error::IO);
+        if records.is_at_end() {
+            if let Ok(more @ 1..) = self.carrier.recv(records.buf(0)) {
+                if records.came(more, &mut []).is_err() {
+                    return Err(Error::IO);
+                }
+            }
         }
         Ok(done)
     }
@@ -718,11 +720,12 @@ impl<L: ByteLink> UpgradableLink<L> {
     /// [`ByteLink::send`], so sends on the carrier connection have all registers available.
     #[inline(never)]
     fn send_alternate_path(&self, bytes: &[u8]) -> isize {
-        if self.sends.get() == LinkPath::Memory
-            && let Ok((_, pipe)) = self.pipe()
-            && pipe.send_short(bytes)
-        {
-            return bytes.len() as isize;
+        if self.sends.get() == LinkPath::Memory {
+            if let Ok((_, pipe)) = self.pipe() {
+                if pipe.send_short(bytes) {
+                    return bytes.len() as isize;
+                }
+            }
         }
         self.send_alternate_path_slow(bytes)
     }
@@ -1610,11 +1613,11 @@ impl<I: Copy> HostPeers<I> {
         entry.changes.carrier.store(true, Ordering::Relaxed);
         // The link may have moved to memory since it was watched.
         let wanted = entry.wanted();
-        if let Some(registered) = entry.registered
-            && registered != wanted
-        {
-            entry.registered = Some(wanted);
-            let _ = wanted.modify(watcher, entry.carrier, entry.token);
+        if let Some(registered) = entry.registered {
+            if registered != wanted {
+                entry.registered = Some(wanted);
+                let _ = wanted.modify(watcher, entry.carrier, entry.token);
+            }
         }
         event.readable || matches!(wanted, SocketInterest::For(Interest { write: true, .. }))
     }
@@ -1826,10 +1829,10 @@ where
     }
 
     fn remove(&self, id: LocalLinkId<CarrierId<N>>) {
-        if let Some(host_peers) = self.known()
-            && let Some(entry) = host_peers.links.borrow_mut().get_mut(id.number)
-        {
-            (entry.watched, entry.interest, entry.registered) = (false, Interest::NONE, None);
+        if let Some(host_peers) = self.known() {
+            if let Some(entry) = host_peers.links.borrow_mut().get_mut(id.number) {
+                (entry.watched, entry.interest, entry.registered) = (false, Interest::NONE, None);
+            }
         }
         self.net.poller().remove(id.carrier);
     }

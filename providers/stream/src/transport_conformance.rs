@@ -85,7 +85,7 @@ fn fill<L: ByteLink>(link: &L, mut at: usize) -> usize {
         let (head, tail) = bytes.split_at(777);
         let mut list = GatherList::default();
         assert!(list.push_bytes(head) && list.push_bytes(tail));
-        let sent = if at.is_multiple_of(2) {
+        let sent = if at % 2 == 0 {
             link.send(&bytes)
         } else {
             link.send_list(&mut list, CopyMode::Copied)
@@ -109,7 +109,7 @@ fn fill<L: ByteLink>(link: &L, mut at: usize) -> usize {
 fn drain<L: ByteLink>(link: &L, at: &mut usize) -> bool {
     let (mut one, mut two) = ([0; 1000], [0; 3000]);
     loop {
-        let lists = !at.is_multiple_of(2);
+        let lists = *at % 2 != 0;
         let mut list = ScatterList::default();
         assert!(list.push_buf(&mut one) && list.push_buf(&mut two));
         let got = if lists { link.recv_list(&mut list) } else { link.recv(&mut two) };

@@ -472,11 +472,12 @@ fn ib_locals(device: VerbsDevice) -> Vec<LocalDevice> {
 /// Returns the device's source address used by the system to reach `dest`, or any of its addresses
 /// in this format.
 pub(crate) fn source_of(device: VerbsDevice, dest: Option<&Addr>, format: u32) -> Option<Addr> {
-    if let Some(Addr::Ip(dest)) = dest
-        && let Some(source) = route(dest)
-        && VerbsDevice::of_address(&source) == Some(device)
-    {
-        return Some(Addr::Ip(source));
+    if let Some(Addr::Ip(dest)) = dest {
+        if let Some(source) = route(dest) {
+            if VerbsDevice::of_address(&source) == Some(device) {
+                return Some(Addr::Ip(source));
+            }
+        }
     }
     let same = |local: &LocalDevice| {
         local.device == device

@@ -133,10 +133,10 @@ impl Endpoint for VerbsEp {
 impl Msg for VerbsEp {
     #[inline]
     fn send(&self, op: SendOp) -> Result {
-        if let Some(segment) = op.buf.local().only()
-            && self.engine.send_fast(self.at, segment, op.flags, op.data, op.context)?
-        {
-            return Ok(());
+        if let Some(segment) = op.buf.local().only() {
+            if self.engine.send_fast(self.at, segment, op.flags, op.data, op.context)? {
+                return Ok(());
+            }
         }
         let request = WorkSpec {
             verb: Verb::Send,

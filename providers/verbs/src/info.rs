@@ -58,10 +58,10 @@ impl VerbsEnds {
             local.addr.is_of(format) && any.is_none_or(|any| any.is_ib() == local.addr.is_ib())
         };
         let named = self.src.clone().filter(|src| !src.is_any());
-        if let (Some(src), Some(dest)) = (&self.src, &self.dest)
-            && src.is_ib() != dest.is_ib()
-        {
-            return Vec::new();
+        if let (Some(src), Some(dest)) = (&self.src, &self.dest) {
+            if src.is_ib() != dest.is_ib() {
+                return Vec::new();
+            }
         }
         if let Some(addr) = named.or_else(|| known.source_for(self.dest.as_ref()?)) {
             let device = known.device_of(&addr);
@@ -201,17 +201,21 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
             }
             chain.push(info);
         }
-        if datagrams && let Some(mut info) = info_of(version, attributes, hints, true)? {
-            let given = |bytes: Option<&[u8]>| {
-                bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
-            };
-            // An endpoint's own is known once it has a queue pair.
-            let src = given(hints.and_then(InfoRef::src_addr))?.unwrap_or_default();
-            let dest = given(hints.and_then(InfoRef::dest_addr))?;
-            info.set_addr_format(FI_ADDR_IB_UD as u32);
-            info.set_src_addr(Some(&src.to_bytes()))?;
-            info.set_dest_addr(dest.map(|dest| dest.to_bytes()).as_ref().map(|dest| &dest[..]))?;
-            chain.push(info);
+        if datagrams {
+            if let Some(mut info) = info_of(version, attributes, hints, true)? {
+                let given = |bytes: Option<&[u8]>| {
+                    bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
+                };
+                // An endpoint's own is known once it has a queue pair.
+                let src = given(hints.and_then(InfoRef::src_addr))?.unwrap_or_default();
+                let dest = given(hints.and_then(InfoRef::dest_addr))?;
+                info.set_addr_format(FI_ADDR_IB_UD as u32);
+                info.set_src_addr(Some(&src.to_bytes()))?;
+                info.set_dest_addr(
+                    dest.map(|dest| dest.to_bytes()).as_ref().map(|dest| &dest[..]),
+                )?;
+                chain.push(info);
+            }
         }
     }
     if chain.is_empty() {

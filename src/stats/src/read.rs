@@ -138,7 +138,7 @@ fn words<M: ShownMemory + ?Sized>(
 /// first and the third read.
 fn settled<R: FactRecord>(read: [&[u64]; 3]) -> Option<Option<R>> {
     let [sequence, second, third] = read.map(|words| words[0]);
-    let still = sequence.is_multiple_of(2) && [second, third] == [sequence; 2];
+    let still = sequence % 2 == 0 && [second, third] == [sequence; 2];
     still.then(|| (read[1][1] != 0).then(|| R::of_words(read[1])))
 }
 

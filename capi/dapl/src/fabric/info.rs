@@ -223,27 +223,27 @@ pub(crate) fn interface_address(name: &str) -> Result<Option<String>, Code> {
         // length of their family.
         unsafe {
             let one = &*at;
-            if CStr::from_ptr(one.ifa_name).to_bytes() == name.as_bytes()
-                && let Some(address) = SocketAddress::of_application(one.ifa_addr.cast())
-            {
-                let text = match address.family() {
-                    libc::AF_INET => {
-                        let b = &address.0[4..8];
-                        Some(format!("{}.{}.{}.{}", b[0], b[1], b[2], b[3]))
+            if CStr::from_ptr(one.ifa_name).to_bytes() == name.as_bytes() {
+                if let Some(address) = SocketAddress::of_application(one.ifa_addr.cast()) {
+                    let text = match address.family() {
+                        libc::AF_INET => {
+                            let b = &address.0[4..8];
+                            Some(format!("{}.{}.{}.{}", b[0], b[1], b[2], b[3]))
+                        }
+                        libc::AF_INET6 => {
+                            let mut b = [0; 16];
+                            b.copy_from_slice(&address.0[8..24]);
+                            let ip = std::net::Ipv6Addr::from(b);
+                            (ip.segments()[0] & 0xffc0 != 0xfe80).then(|| ip.to_string())
+                        }
+                        _ => None,
+                    };
+                    let better = found.as_ref().is_none_or(|(family, _)| {
+                        *family == libc::AF_INET6 && address.family() == libc::AF_INET
+                    });
+                    if let (Some(text), true) = (text, better) {
+                        found = Some((address.family(), text));
                     }
-                    libc::AF_INET6 => {
-                        let mut b = [0; 16];
-                        b.copy_from_slice(&address.0[8..24]);
-                        let ip = std::net::Ipv6Addr::from(b);
-                        (ip.segments()[0] & 0xffc0 != 0xfe80).then(|| ip.to_string())
-                    }
-                    _ => None,
-                };
-                let better = found.as_ref().is_none_or(|(family, _)| {
-                    *family == libc::AF_INET6 && address.family() == libc::AF_INET
-                });
-                if let (Some(text), true) = (text, better) {
-                    found = Some((address.family(), text));
                 }
             }
             at = one.ifa_next;

@@ -106,10 +106,10 @@ impl DatEp {
     pub(crate) fn pass_on_receives(&mut self) {
         let Some(fabric) = &self.fabric else { return };
         while let Some(&number) = self.held_receives.front() {
-            if let Some(op) = self.receives.get(number)
-                && fabric.receive(&op.pieces, number).is_err()
-            {
-                return;
+            if let Some(op) = self.receives.get(number) {
+                if fabric.receive(&op.pieces, number).is_err() {
+                    return;
+                }
             }
             self.held_receives.pop_front();
         }

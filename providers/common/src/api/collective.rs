@@ -394,7 +394,7 @@ unsafe extern "C" fn msg<E: Endpoint>(
             fi_collective_op::FI_BARRIER => 0,
             fi_collective_op::FI_SCATTER => result.len(),
             fi_collective_op::FI_ALLTOALL | fi_collective_op::FI_REDUCE_SCATTER => {
-                if !source.len().is_multiple_of(members * size) {
+                if source.len() % (members * size) != 0 {
                     return Err(Error::INVAL);
                 }
                 source.len() / members

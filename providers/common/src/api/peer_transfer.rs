@@ -82,15 +82,15 @@ impl<E: Endpoint> EpShared<E> {
 
     /// Begins to hear peers' questions for the endpoint's id, when it is enabled.
     pub(super) fn receive_ids(self: &Arc<Self>) -> Result {
-        if E::TRANSFERS
-            && let Some(later) = &self.ground.later
-        {
-            // The owner's endpoint may not be ready yet.
-            let identification = self.identification()?.clone();
-            later.add([Task::new(self.task_queue(), move || {
-                identification.listen();
-                Ok(())
-            })]);
+        if E::TRANSFERS {
+            if let Some(later) = &self.ground.later {
+                // The owner's endpoint may not be ready yet.
+                let identification = self.identification()?.clone();
+                later.add([Task::new(self.task_queue(), move || {
+                    identification.listen();
+                    Ok(())
+                })]);
+            }
         }
         Ok(())
     }

@@ -179,12 +179,10 @@ impl DomainSettings {
     }
 
     fn admitting(mut self, any: bool) -> Self {
-        if self.promised
-            && any
-            && !self.has_later
-            && let Some(biased_lock) = BiasedLock::new()
-        {
-            self.level = Level::Gated(biased_lock);
+        if self.promised && any && !self.has_later {
+            if let Some(biased_lock) = BiasedLock::new() {
+                self.level = Level::Gated(biased_lock);
+            }
         }
         self
     }

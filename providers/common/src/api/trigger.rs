@@ -77,13 +77,15 @@ impl<E: Endpoint> EpFid<E> {
         // The buffer of an injected transfer is the application's again when the call returns,
         // so its bytes are copied.
         let mut own = None;
-        if injected && let Some(source) = op.source() {
-            let bytes = source.to_boxed()?;
-            // SAFETY: the bytes stay where they are until the task, which owns them,
-            // has been run to its end; the operation is injected, so it needs them no
-            // longer than the call that posts it.
-            *source = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
-            own = Some(bytes);
+        if injected {
+            if let Some(source) = op.source() {
+                let bytes = source.to_boxed()?;
+                // SAFETY: the bytes stay where they are until the task, which owns them,
+                // has been run to its end; the operation is injected, so it needs them no
+                // longer than the call that posts it.
+                *source = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
+                own = Some(bytes);
+            }
         }
         let (shared, kind) = (self.shared.clone(), op.kind());
         let task_queue = self.shared.task_queue();
@@ -490,8 +492,10 @@ unsafe fn flushed(arg: *mut c_void, later: &Arc<DeferredQueue>) -> Result<Option
         // The structure of deferred work begins with room of the library's, in which the library
         // puts nothing that looks like a counter.
         let is_counter = class_of(arg.cast::<fid>()) == Some(FI_CLASS_CNTR as usize);
-        if is_counter && let Ok(cntr) = counter(arg.cast(), later) {
-            return Ok(Some(cntr));
+        if is_counter {
+            if let Ok(cntr) = counter(arg.cast(), later) {
+                return Ok(Some(cntr));
+            }
         }
         counter((*arg.cast::<fi_deferred_work>()).triggering_cntr, later).map(Some)
     }

@@ -264,11 +264,10 @@ impl SharedAddrTable {
         while next < count {
             let wanted = CHUNK.min((count - next) as usize) * RECORD;
             let got = self.file.read_at(&mut chunk[..wanted], offset_of(next)).unwrap_or(0);
-            let (records, _) = chunk[..got].as_chunks::<RECORD>();
-            if records.is_empty() {
+            if got < RECORD {
                 break;
             }
-            for record in records {
+            for record in chunk[..got].chunks_exact(RECORD) {
                 addrs.push(parse(next, self.format, record).map(|(addr, _)| addr));
                 next += 1;
             }

@@ -367,7 +367,7 @@ unsafe fn update<T: Element>(at: *mut u8, next: impl Fn(T) -> Option<T>) -> T {
             }
         }};
     }
-    let aligned = (at as usize).is_multiple_of(T::SIZE);
+    let aligned = (at as usize) % T::SIZE == 0;
     match T::SIZE {
         1 => in_one_step!(AtomicU8, u8),
         2 if aligned => in_one_step!(AtomicU16, u16),

@@ -305,7 +305,7 @@ impl PollBackoff {
     /// Returns the backoff action after an empty poll of a tight loop.
     #[inline(always)]
     fn backoff_at(&mut self, now: u64, cpu_contention: &CpuContention) -> Option<BackoffAction> {
-        let is_spin_worth = || cpu_contention.is_spin_worth() || self.waits.is_multiple_of(PROBE);
+        let is_spin_worth = || cpu_contention.is_spin_worth() || self.waits % PROBE == 0;
         let spins = now.saturating_sub(self.found) < SPIN && is_spin_worth();
         match cpu_contention.others() {
             _ if self.empty_polls < FEW => None,

@@ -95,9 +95,9 @@ mod tests {
     fn descriptors_are_closed_by_other_threads_soon() {
         let ends: Vec<_> = (0..3 * THREADS)
             .map(|_| {
-                let (end, other) = std::io::pipe().unwrap();
-                close_later(other.into());
-                end
+                let (end, other) = rustix::pipe::pipe().unwrap();
+                close_later(other);
+                std::fs::File::from(end)
             })
             .collect();
         for mut end in ends {

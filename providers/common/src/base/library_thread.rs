@@ -150,7 +150,7 @@ pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
 pub(super) extern "C" fn before_fork() {
     AT_WORK.fetch_add(FORK, Ordering::SeqCst);
     for _ in 0..FORK_LOOKS {
-        if AT_WORK.load(Ordering::SeqCst).is_multiple_of(FORK) {
+        if AT_WORK.load(Ordering::SeqCst) % FORK == 0 {
             return;
         }
         sleep(FORK_PAUSE);

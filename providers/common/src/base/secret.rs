@@ -233,12 +233,14 @@ mod tests {
         let maps = maps.unwrap();
         let mut inside = false;
         let flags = maps.lines().find(|line| {
-            if let Some((range, _)) = line.split_once(' ')
-                && let Some((low, high)) = range.split_once('-')
-                && let Ok(low) = usize::from_str_radix(low, 16)
-                && let Ok(high) = usize::from_str_radix(high, 16)
-            {
-                inside = (low..high).contains(&at);
+            if let Some((range, _)) = line.split_once(' ') {
+                if let Some((low, high)) = range.split_once('-') {
+                    if let Ok(low) = usize::from_str_radix(low, 16) {
+                        if let Ok(high) = usize::from_str_radix(high, 16) {
+                            inside = (low..high).contains(&at);
+                        }
+                    }
+                }
             }
             inside && line.starts_with("VmFlags:")
         });

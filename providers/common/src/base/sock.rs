@@ -365,10 +365,10 @@ fn owner_in(mut part: &[u8], path: &[u8]) -> ListPart {
                     }
                     attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
                 }
-                if let (Some(name), Some(uid)) = (name, uid)
-                    && name == path
-                {
-                    return ListPart::Owner(uid);
+                if let (Some(name), Some(uid)) = (name, uid) {
+                    if name == path {
+                        return ListPart::Owner(uid);
+                    }
                 }
             }
         }

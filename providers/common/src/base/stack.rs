@@ -112,10 +112,10 @@ impl OwnStack {
         let contexts = [const { MaybeUninit::uninit() }; 2];
         // Not on the caller's stack, for which it is large.
         let mut job = Box::new(StackJob { work: Some(work), result: None, contexts });
-        if self.change(&mut job) != 0
-            && let Some(work) = job.work.take()
-        {
-            return run_here(work);
+        if self.change(&mut job) != 0 {
+            if let Some(work) = job.work.take() {
+                return run_here(work);
+            }
         }
         match job.result.take() {
             Some(Ok(result)) => result,

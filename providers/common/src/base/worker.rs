@@ -52,11 +52,11 @@ impl Worker {
 impl Drop for Worker {
     /// Detaches a thread not ended yet.
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take()
-            && self.process == std::process::id()
-        {
-            // SAFETY: as in `end`.
-            unsafe { libc::pthread_detach(thread) };
+        if let Some(thread) = self.thread.take() {
+            if self.process == std::process::id() {
+                // SAFETY: as in `end`.
+                unsafe { libc::pthread_detach(thread) };
+            }
         }
     }
 }

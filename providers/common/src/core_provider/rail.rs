@@ -280,20 +280,21 @@ impl<O: QueueOwner> CoreRail<O> {
         tagged: bool,
         cq_is_drained: bool,
     ) -> Result<bool> {
-        if op.flags == FAST
-            && let (Some(one), Some(ImmediateSendFns { who, calls })) =
+        if op.flags == FAST {
+            if let (Some(one), Some(ImmediateSendFns { who, calls })) =
                 (op.buf.local().only(), &self.immediate_sends)
-        {
-            let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
-            let send = calls[usize::from(tagged)];
-            // SAFETY: as in `send_by_table`.
-            return match unsafe {
-                send(*who, buf, one.len, desc, to, op.tag, op.context.0, cq_is_drained.into())
-            } {
-                0 => Ok(false),
-                1 => Ok(true),
-                code => Err(Error::from_code(-code)),
-            };
+            {
+                let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
+                let send = calls[usize::from(tagged)];
+                // SAFETY: as in `send_by_table`.
+                return match unsafe {
+                    send(*who, buf, one.len, desc, to, op.tag, op.context.0, cq_is_drained.into())
+                } {
+                    0 => Ok(false),
+                    1 => Ok(true),
+                    code => Err(Error::from_code(-code)),
+                };
+            }
         }
         self.send_by_table(to, op, tagged).map(|()| false)
     }
@@ -305,29 +306,29 @@ impl<O: QueueOwner> CoreRail<O> {
         // SAFETY: open; the application lends the buffer until the completion, or, injected, for the
         // call; vectors live for the call.
         unsafe {
-            if let Some(one) = op.buf.local().only()
-                && op.flags & !FAST & !FI_INJECT == 0
-            {
-                let (ep, buf, desc) =
-                    (self.raw.as_ptr(), one.addr as *const c_void, one.desc as *mut c_void);
-                match op.flags {
-                    FAST if tagged => {
-                        let send = call!(self.raw.as_ref().tagged, send);
-                        return check(send(ep, buf, one.len, desc, to, op.tag, context));
+            if let Some(one) = op.buf.local().only() {
+                if op.flags & !FAST & !FI_INJECT == 0 {
+                    let (ep, buf, desc) =
+                        (self.raw.as_ptr(), one.addr as *const c_void, one.desc as *mut c_void);
+                    match op.flags {
+                        FAST if tagged => {
+                            let send = call!(self.raw.as_ref().tagged, send);
+                            return check(send(ep, buf, one.len, desc, to, op.tag, context));
+                        }
+                        FAST => {
+                            let send = call!(self.raw.as_ref().msg, send);
+                            return check(send(ep, buf, one.len, desc, to, context));
+                        }
+                        FI_INJECT if tagged => {
+                            let inject = call!(self.raw.as_ref().tagged, inject);
+                            return check(inject(ep, buf, one.len, to, op.tag));
+                        }
+                        FI_INJECT => {
+                            let inject = call!(self.raw.as_ref().msg, inject);
+                            return check(inject(ep, buf, one.len, to));
+                        }
+                        _ => {}
                     }
-                    FAST => {
-                        let send = call!(self.raw.as_ref().msg, send);
-                        return check(send(ep, buf, one.len, desc, to, context));
-                    }
-                    FI_INJECT if tagged => {
-                        let inject = call!(self.raw.as_ref().tagged, inject);
-                        return check(inject(ep, buf, one.len, to, op.tag));
-                    }
-                    FI_INJECT => {
-                        let inject = call!(self.raw.as_ref().msg, inject);
-                        return check(inject(ep, buf, one.len, to));
-                    }
-                    _ => {}
                 }
             }
             let iov = op.buf.iov();
@@ -664,16 +665,19 @@ unsafe fn open_cq<O: QueueOwner>(
         }
         given(raw)
     };
-    if waits && let Ok(cq) = open(fi_wait_obj::FI_WAIT_FD) {
-        let mut fd: c_int = -1;
-        // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
-        let asked =
-            unsafe { control(cq.as_ptr().cast(), abi::FI_GETWAIT, (&raw mut fd).cast::<c_void>()) };
-        if asked.is_ok() && fd >= 0 {
-            return Ok((cq, Some(fd)));
+    if waits {
+        if let Ok(cq) = open(fi_wait_obj::FI_WAIT_FD) {
+            let mut fd: c_int = -1;
+            // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
+            let asked = unsafe {
+                control(cq.as_ptr().cast(), abi::FI_GETWAIT, (&raw mut fd).cast::<c_void>())
+            };
+            if asked.is_ok() && fd >= 0 {
+                return Ok((cq, Some(fd)));
+            }
+            // SAFETY: open, and nothing uses it.
+            let _ = unsafe { close(cq.as_ptr().cast()) };
         }
-        // SAFETY: open, and nothing uses it.
-        let _ = unsafe { close(cq.as_ptr().cast()) };
     }
     Ok((open(fi_wait_obj::FI_WAIT_NONE)?, None))
 }

@@ -162,8 +162,10 @@ impl TxCompletions {
         if let Some(cntr) = self.cntr_of(of.flags) {
             cntr.completed(of.len);
         }
-        if wanted && let Some(cq) = &self.cq {
-            cq.write(Completion { len: 0, ..of });
+        if wanted {
+            if let Some(cq) = &self.cq {
+                cq.write(Completion { len: 0, ..of });
+            }
         }
     }
 
@@ -334,8 +336,10 @@ impl RxCompletions {
         if let Some(cntr) = &self.cntr {
             cntr.completed(of.len);
         }
-        if wanted && let Some(cq) = &self.cq {
-            cq.write(self.filtered(of));
+        if wanted {
+            if let Some(cq) = &self.cq {
+                cq.write(self.filtered(of));
+            }
         }
     }
 
@@ -372,8 +376,10 @@ impl RxCompletions {
     /// Reports a message found by FI_PEEK; it is not counted.
     pub fn looked_at(&self, of: Completion, wanted: bool) {
         self.outstanding.over();
-        if wanted && let Some(cq) = &self.cq {
-            cq.write(self.filtered(of));
+        if wanted {
+            if let Some(cq) = &self.cq {
+                cq.write(self.filtered(of));
+            }
         }
     }
 

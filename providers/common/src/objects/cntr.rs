@@ -204,10 +204,10 @@ impl Cntr {
     }
 
     fn written(&self) {
-        if let Some(later) = &self.later
-            && self.is_due()
-        {
-            later.reached(self);
+        if let Some(later) = &self.later {
+            if self.is_due() {
+                later.reached(self);
+            }
         }
         self.changed.store(true, Ordering::SeqCst);
         if self.wait.kind() != WaitKind::None {

@@ -277,8 +277,10 @@ impl Eq {
                         buf.cast::<u8>().add(size_of::<fi_eq_cm_entry>()),
                         size - size_of::<fi_eq_cm_entry>(),
                     );
-                    if !peek && let Some(info) = info.take() {
-                        (*entry).info = info.into_raw();
+                    if !peek {
+                        if let Some(info) = info.take() {
+                            (*entry).info = info.into_raw();
+                        }
                     }
                 }
                 Some(EqEvent::Done { fid, context, data, .. }) => {

@@ -511,14 +511,14 @@ impl Opened<'_> {
         if !fits(operation.has_source(), source.len())
             || !fits(operation.kind() == AtomicKind::Compare, compare.len())
             || !fits(operation.fetches(), fetched.len())
-            || remote.as_slice().iter().any(|segment| !segment.len.is_multiple_of(size as u64))
+            || remote.as_slice().iter().any(|segment| segment.len % size as u64 != 0)
         {
             return Err(Error::INVAL);
         }
         let right = operation.rights();
         self.check(remote, right)?;
         let mut whole = true;
-        self.each(remote, right, 0, total, |_, len| whole &= len.is_multiple_of(size))?;
+        self.each(remote, right, 0, total, |_, len| whole &= len % size == 0)?;
         if !whole {
             return Err(Error::INVAL);
         }

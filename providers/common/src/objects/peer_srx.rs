@@ -318,10 +318,10 @@ impl SrxStartWaker {
 
     /// Resets the signal before the calling thread sleeps; it then processes started messages.
     pub fn undo(&self) {
-        if self.signalled.swap(false, Ordering::SeqCst)
-            && let Some(Some(fd)) = self.fd.get()
-        {
-            fd.drain();
+        if self.signalled.swap(false, Ordering::SeqCst) {
+            if let Some(Some(fd)) = self.fd.get() {
+                fd.drain();
+            }
         }
         fence(Ordering::SeqCst);
     }

@@ -112,12 +112,12 @@ impl Provider {
     /// Hands the provider to the core, at the start of a plug-in's `fi_prov_ini`: with another
     /// name, if the user wants one, the first time.
     pub fn provider_entry(&'static self, name: Option<CString>) -> *mut fi_provider {
-        if !self.handed_out.swap(true, Ordering::AcqRel)
-            && let Some(name) = name
-        {
-            // SAFETY: the core, which reads the name, does not know us yet. The
-            // name stays for as long as the plug-in does.
-            unsafe { (*self.c.get()).name = CString::into_raw(name) };
+        if !self.handed_out.swap(true, Ordering::AcqRel) {
+            if let Some(name) = name {
+                // SAFETY: the core, which reads the name, does not know us yet. The
+                // name stays for as long as the plug-in does.
+                unsafe { (*self.c.get()).name = CString::into_raw(name) };
+            }
         }
         self.as_ptr()
     }

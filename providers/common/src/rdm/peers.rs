@@ -233,10 +233,10 @@ impl<P> PeerTable<P> {
     /// Makes new transfers to a peer take another connection than this one; it remains a connection
     /// of the peer.
     pub fn release(&mut self, peer: u32, conn: u32) {
-        if let Some(peer) = self.peers.get_mut(peer)
-            && peer.conn == conn
-        {
-            peer.conn = NONE;
+        if let Some(peer) = self.peers.get_mut(peer) {
+            if peer.conn == conn {
+                peer.conn = NONE;
+            }
         }
     }
 

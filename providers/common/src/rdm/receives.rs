@@ -60,10 +60,10 @@ pub trait PostsReceives {
             self.look();
         }
         let PostOutcome { seen, matched } = self.matcher(ep).post(op, tagged)?;
-        if let Some(seen) = seen
-            && let Some(matcher) = self.matcher_if_open(seen.owner)
-        {
-            matcher.report_seen(&seen);
+        if let Some(seen) = seen {
+            if let Some(matcher) = self.matcher_if_open(seen.owner) {
+                matcher.report_seen(&seen);
+            }
         }
         let mut found = matched;
         let any = found.is_some();

@@ -268,18 +268,22 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             let of = Completion { len: recv.buf.len(), ..entry };
             self.completions
                 .failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
-        } else if entry.src == FI_ADDR_NOTAVAIL
-            && entry.flags & INTERNAL_OP == 0
-            && let Some(data) = self.senders.addr_of(envelope.peer)
-        {
-            // The message is received, but its sender has no fi_addr_t: the error entry has its
-            // address.
-            let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
-            self.completions.failed(CompletionError { data, ..error });
         } else {
-            // The entry that gives a multi-receive buffer back is always written.
-            self.completions
-                .done(entry, self.completions.wants(recv.flags) || extra & FI_MULTI_RECV != 0);
+            let is_unknown = entry.src == FI_ADDR_NOTAVAIL && entry.flags & INTERNAL_OP == 0;
+            match is_unknown.then(|| self.senders.addr_of(envelope.peer)).flatten() {
+                Some(data) => {
+                    // The message is received, but its sender has no fi_addr_t: the error entry
+                    // has its address.
+                    let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
+                    self.completions.failed(CompletionError { data, ..error });
+                }
+                None => {
+                    // The entry that gives a multi-receive buffer back is always written.
+                    let is_given_back = extra & FI_MULTI_RECV != 0;
+                    self.completions
+                        .done(entry, self.completions.wants(recv.flags) || is_given_back);
+                }
+            }
         }
         self.release(recv);
     }
@@ -287,10 +291,10 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// Returns a reported receive of another provider to it.
     #[inline]
     fn release(&mut self, recv: &Recv) {
-        if let Some(number) = recv.import()
-            && let Some(imported) = &mut self.imported
-        {
-            imported.release(number);
+        if let Some(number) = recv.import() {
+            if let Some(imported) = &mut self.imported {
+                imported.release(number);
+            }
         }
     }
 
@@ -427,14 +431,14 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     #[inline]
     pub fn take_posted(&mut self, envelope: &Envelope) -> Option<Recv> {
         let (queue, source) = (envelope.queue(), self.senders.name_of(envelope.peer));
-        if let Some(imported) = &mut self.imported
-            && queue != COLLECTIVE
-        {
-            let id = self.senders.id_of(envelope.peer);
-            let recv = imported.take(envelope, id)?;
-            // It was posted to the owner.
-            self.completions.part();
-            return Some(recv);
+        if let Some(imported) = &mut self.imported {
+            if queue != COLLECTIVE {
+                let id = self.senders.id_of(envelope.peer);
+                let recv = imported.take(envelope, id)?;
+                // It was posted to the owner.
+                self.completions.part();
+                return Some(recv);
+            }
         }
         self.queues.with(queue, |queues| queues.take_posted(queue, source, envelope))
     }
@@ -526,10 +530,10 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         known.last[queue] = id;
         let sender = known.id;
         self.recount(envelope.peer, 0, cost);
-        if let Some(imported) = &mut self.imported
-            && queue != COLLECTIVE
-        {
-            imported.note(&envelope, sender, owner, id);
+        if let Some(imported) = &mut self.imported {
+            if queue != COLLECTIVE {
+                imported.note(&envelope, sender, owner, id);
+            }
         }
         id
     }
@@ -575,10 +579,11 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     pub fn lose(&mut self, queue: usize, message: u32, lost: impl FnOnce(&mut B), error: Error) {
         if self.is_claimed(queue, message) {
             self.change(queue, message, lost);
-        } else if let Some(buffered) = self.take_buffered(queue, message)
-            && let Some(buffering) = self.buffering.state_mut()
-            && let Some(posted) = buffering.take_pending(queue, message)
-        {
+            return;
+        }
+        let Some(buffered) = self.take_buffered(queue, message) else { return };
+        let buffering = self.buffering.state_mut();
+        if let Some(posted) = buffering.and_then(|state| state.take_pending(queue, message)) {
             self.failed(&Recv::new(RecvBuf::none(), posted, 0), &buffered.envelope, error);
         }
     }

@@ -267,9 +267,9 @@ impl MonitorFile {
         if flags & ASKED == 0 {
             let mut bytes = vec![0; NUMBERS * size_of::<u64>()];
             if file.read_exact_at(&mut bytes, 0).is_ok() {
-                let (given, _) = bytes.as_chunks();
-                for (number, given) in numbers.iter_mut().zip(given) {
-                    *number = number.wrapping_add(u64::from_ne_bytes(*given));
+                for (number, given) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+                    let given = given.try_into().expect("chunks have eight bytes");
+                    *number = number.wrapping_add(u64::from_ne_bytes(given));
                 }
             }
         }
@@ -287,11 +287,11 @@ impl MonitorFile {
 
 impl Drop for MonitorFile {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take()
-            && !identity_of(&file).is_ok_and(|identity| identity == self.identity)
-        {
-            // The program has closed it, and the number may be of another file.
-            let _ = file.into_raw_fd();
+        if let Some(file) = self.file.take() {
+            if !identity_of(&file).is_ok_and(|identity| identity == self.identity) {
+                // The program has closed it, and the number may be of another file.
+                let _ = file.into_raw_fd();
+            }
         }
     }
 }

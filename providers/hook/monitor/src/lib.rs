@@ -129,13 +129,13 @@ impl CallMonitor {
     /// Counts a call, and periodically responds to a sampler's request.
     fn tick(&self) {
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
-        if !(ticks.wrapping_add(1)).is_multiple_of(self.settings.ticks) || !self.file.is_asked() {
+        if ticks.wrapping_add(1) % self.settings.ticks != 0 || !self.file.is_asked() {
             return;
         }
-        if let Ok(_answering) = self.answering.try_lock()
-            && self.file.is_asked()
-        {
-            self.file.answer(|dir| self.take(dir));
+        if let Ok(_answering) = self.answering.try_lock() {
+            if self.file.is_asked() {
+                self.file.answer(|dir| self.take(dir));
+            }
         }
     }
 }
@@ -153,8 +153,12 @@ impl Hook for CallMonitor {
         let name = format!("{parent}_{}_{number}_{}_{provider}", std::process::id(), job());
         let settings = settings();
         let refused = |why: &dyn std::fmt::Display| {
-            let text = format_args!("no file for a sampler, so nothing is monitored: {why}");
-            log.line(level::WARN, subsys::FABRIC, "hook_monitor_fabric", text);
+            log.line(
+                level::WARN,
+                subsys::FABRIC,
+                "hook_monitor_fabric",
+                format_args!("no file for a sampler, so nothing is monitored: {why}"),
+            );
             Error::OTHER
         };
         if ofi_hook::has_more_rights() {

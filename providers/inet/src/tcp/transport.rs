@@ -34,16 +34,16 @@ impl Sockets {
     /// Runs operations on the ring. If the ring fails, it is dropped and system calls are used
     /// from then on.
     fn run(&mut self, ops: &mut [RingOp<'_>]) {
-        if let Some(ring) = &mut self.ring
-            && let Err(error) = ring.run(ops)
-        {
-            ofi_provider::log!(
-                provider(),
-                WARN,
-                EP_DATA,
-                "the io_uring is out of order ({error}); going on without it"
-            );
-            self.ring = None;
+        if let Some(ring) = &mut self.ring {
+            if let Err(error) = ring.run(ops) {
+                ofi_provider::log!(
+                    provider(),
+                    WARN,
+                    EP_DATA,
+                    "the io_uring is out of order ({error}); going on without it"
+                );
+                self.ring = None;
+            }
         }
     }
 

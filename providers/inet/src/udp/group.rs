@@ -96,10 +96,10 @@ impl Groups {
             return None;
         }
         let joined = self.joined.swap_remove(at);
-        if joined.socket.is_none()
-            && let Ok(local) = own.local()
-        {
-            own.leave_group(&group, &local);
+        if joined.socket.is_none() {
+            if let Ok(local) = own.local() {
+                own.leave_group(&group, &local);
+            }
         }
         joined.socket
     }

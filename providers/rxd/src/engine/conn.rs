@@ -607,14 +607,14 @@ impl RxdConn {
             return true;
         }
         (0..self.flight.len()).for_each(|at| self.lose(at));
-        if self.lost == 0
-            && let Some(oldest) = self.flight.front_mut()
-        {
-            // The peer has all of them; its acknowledgement of taking them is lost. The peer
-            // repeats it for any retransmitted packet.
-            oldest.here = false;
-            self.here -= 1;
-            self.lose(0);
+        if self.lost == 0 {
+            if let Some(oldest) = self.flight.front_mut() {
+                // The peer has all of them; its acknowledgement of taking them is lost. The peer
+                // repeats it for any retransmitted packet.
+                oldest.here = false;
+                self.here -= 1;
+                self.lose(0);
+            }
         }
         if !self.flight.is_empty() {
             self.back_off(LEAST_WINDOW);

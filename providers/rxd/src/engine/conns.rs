@@ -400,10 +400,10 @@ impl RxdConns {
 
     /// Schedules a connection with possibly something to send.
     pub(super) fn make_ready(&mut self, id: u32) {
-        if let Some(conn) = self.conns.get_mut(id)
-            && !std::mem::replace(&mut conn.is_ready, true)
-        {
-            self.ready.push(id);
+        if let Some(conn) = self.conns.get_mut(id) {
+            if !std::mem::replace(&mut conn.is_ready, true) {
+                self.ready.push(id);
+            }
         }
     }
 

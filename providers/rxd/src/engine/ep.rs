@@ -263,12 +263,12 @@ impl RxdEngineEp {
 
     /// Sends acknowledgements.
     pub(super) fn send_acks(&mut self, due: AcksDue) {
-        if self.conns.has_acks()
-            && let Some(port) = &mut self.port
-        {
-            self.now = clock();
-            let window = self.limits.config.max_unacked as u32;
-            self.conns.send_acks(&mut **port, due, window, self.now);
+        if self.conns.has_acks() {
+            if let Some(port) = &mut self.port {
+                self.now = clock();
+                let window = self.limits.config.max_unacked as u32;
+                self.conns.send_acks(&mut **port, due, window, self.now);
+            }
         }
     }
 

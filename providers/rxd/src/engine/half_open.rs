@@ -83,11 +83,11 @@ impl HalfOpens {
         by: Introduction,
         indices: &mut PeerIndices,
     ) -> Result<(u32, u64)> {
-        if let Some(number) = self.by_addr.get(addr).copied()
-            && let Some(Some(half)) = self.slot(number)
-        {
-            half.introduced = half.introduced.and(by);
-            return Ok((half.index, half.nonce));
+        if let Some(number) = self.by_addr.get(addr).copied() {
+            if let Some(Some(half)) = self.slot(number) {
+                half.introduced = half.introduced.and(by);
+                return Ok((half.index, half.nonce));
+            }
         }
         let (index, nonce) = (indices.draw()?, random_number()?);
         let (ring, next) = &mut self.slots[usize::from(known)];

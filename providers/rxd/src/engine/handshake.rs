@@ -58,11 +58,11 @@ impl RxdEngineEp {
                 noted.map_err(|_| Malformed("a peer that there is no index for"))?
             }
         };
-        if let Some(conn) = self.conns.get_mut(id)
-            && conn.stage != HandshakeState::Known
-        {
-            let before = conn.introduced;
-            conn.introduced = Some(before.map_or(Introduced::As(by), |before| before.and(by)));
+        if let Some(conn) = self.conns.get_mut(id) {
+            if conn.stage != HandshakeState::Known {
+                let before = conn.introduced;
+                conn.introduced = Some(before.map_or(Introduced::As(by), |before| before.and(by)));
+            }
         }
         let hello = rts.hello.map(|_| Hello::own(nonce));
         let (packet, len) = Cts { of: rts.index, index: index.into(), hello }.packet();

@@ -227,11 +227,10 @@ impl RxdEngineEp {
             let Some(conn) = self.conns.get_mut(id) else { continue };
             conn.stalled = false;
             self.take_early(id);
-            if let Some(conn) = self.conns.get(id)
-                && !conn.stalled
-                && conn.stop_notified
-            {
-                self.conns.queue_ack(id, true);
+            if let Some(conn) = self.conns.get(id) {
+                if !conn.stalled && conn.stop_notified {
+                    self.conns.queue_ack(id, true);
+                }
             }
         }
     }

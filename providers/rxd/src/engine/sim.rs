@@ -135,10 +135,10 @@ impl PacketPort for LossyPort {
     }
 
     fn forget(&mut self, to: fi_addr_t) {
-        if let Some(addr) = self.names[to as usize].take()
-            && self.by_addr.get(&addr) == Some(&to)
-        {
-            self.by_addr.remove(&addr);
+        if let Some(addr) = self.names[to as usize].take() {
+            if self.by_addr.get(&addr) == Some(&to) {
+                self.by_addr.remove(&addr);
+            }
         }
     }
 

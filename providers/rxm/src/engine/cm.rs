@@ -53,10 +53,10 @@ impl RxmEngineEp {
         while let Some(id) = self.connects.pop(&self.conns) {
             // The peer may have called, or the connection be over.
             let waits = |conn: &mut RxmConn| conn.link == Link::Refused && conn.retry.leave_line();
-            if self.conns.get_mut(id).is_some_and(waits)
-                && let Err(error) = self.start_connect(id)
-            {
-                self.ended(id, error);
+            if self.conns.get_mut(id).is_some_and(waits) {
+                if let Err(error) = self.start_connect(id) {
+                    self.ended(id, error);
+                }
             }
         }
     }
@@ -368,11 +368,10 @@ impl RxmEngineEp {
         self.peers.detach(conn.peer, id);
         self.fetches.lose_messages_of(&mut self.matcher, &mut self.conns, (id, &mut conn), error);
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
-        if conn.was_made
-            && unconnected
-            && let Some(later) = self.matcher.completions.internal_ops()
-        {
-            later.lost(self.peers.name_of(conn.peer), error);
+        if conn.was_made && unconnected {
+            if let Some(later) = self.matcher.completions.internal_ops() {
+                later.lost(self.peers.name_of(conn.peer), error);
+            }
         }
         self.peers.forget_if_unused(conn.peer, &mut self.matcher);
     }

@@ -134,10 +134,10 @@ impl RxmConns {
     #[inline]
     pub(super) fn release(&mut self, buf: Option<CoreBuf>) {
         // A buffer of another size was made for a single packet.
-        if let Some(buf) = buf
-            && buf.len() == HEADER_LEN + self.common.config.eager_limit
-        {
-            self.free.push(buf);
+        if let Some(buf) = buf {
+            if buf.len() == HEADER_LEN + self.common.config.eager_limit {
+                self.free.push(buf);
+            }
         }
     }
 
@@ -200,9 +200,10 @@ impl RxmConns {
     /// many as fit the core's completion queue.
     pub(super) fn post_own(&mut self, id: u32) {
         let most = self.common.rx_buffers(false);
-        while let Some(RxmConn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
-            && *rx_posted < most.min(*rx_wanted)
-        {
+        while let Some(RxmConn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id) {
+            if *rx_posted >= most.min(*rx_wanted) {
+                return;
+            }
             let first = *rx_posted == 0;
             let Ok(buf) = self.buffer() else { return };
             let Some(conn) = self.conns.get_mut(id) else { return };

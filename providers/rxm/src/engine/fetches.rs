@@ -318,11 +318,11 @@ impl RxmFetches {
     ) {
         let envelope = matcher.queues.buffered_envelope(queue, message);
         matcher.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);
-        if let Some(Envelope { peer, .. }) = envelope
-            && let Some(reports) = self.reports.get_mut(&peer)
-        {
-            reports.retain(|of| *of != (queue, message));
-            self.report_due(matcher, peer);
+        if let Some(Envelope { peer, .. }) = envelope {
+            if let Some(reports) = self.reports.get_mut(&peer) {
+                reports.retain(|of| *of != (queue, message));
+                self.report_due(matcher, peer);
+            }
         }
     }
 

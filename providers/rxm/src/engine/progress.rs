@@ -98,26 +98,27 @@ impl RxmEngineEp {
     /// Handles the entries read from the core's completion queue.
     #[inline(always)]
     fn take_entries(&mut self) {
-        while let Self { core: Some(core), entries, .. } = self
-            && let Some(entry) = entries.take_next()
-        {
-            if self.parked.is_empty()
-                && let Some(srx) = &core.srx
-            {
-                let (conns, matcher) = (&*self.conns, &mut self.matcher);
-                let posted = match srx.arrived(entry) {
-                    Some(packet) if fast_message(conns, matcher, packet.source, packet.bytes()) => {
-                        Some(packet.post_again())
+        while let Self { core: Some(core), entries, .. } = self {
+            let Some(entry) = entries.take_next() else { break };
+            if self.parked.is_empty() {
+                if let Some(srx) = &core.srx {
+                    let (conns, matcher) = (&*self.conns, &mut self.matcher);
+                    let posted = match srx.arrived(entry) {
+                        Some(packet)
+                            if fast_message(conns, matcher, packet.source, packet.bytes()) =>
+                        {
+                            Some(packet.post_again())
+                        }
+                        _ => None,
+                    };
+                    if let Some(posted) = posted {
+                        self.came += 1;
+                        if let Err(buf) = posted {
+                            self.shared.note_used();
+                            self.conns.release(Some(buf));
+                        }
+                        continue;
                     }
-                    _ => None,
-                };
-                if let Some(posted) = posted {
-                    self.came += 1;
-                    if let Err(buf) = posted {
-                        self.shared.note_used();
-                        self.conns.release(Some(buf));
-                    }
-                    continue;
                 }
             }
             if let Some(done) = core.cq.done(entry) {

@@ -85,15 +85,14 @@ impl SharedBuffers {
     ) {
         // The commonest case: the buffer goes back as it is.
         if let Some(buf) = buf {
-            if self.posted + 1 == self.wanted
-                && matcher.queues.buffered_bytes() <= MAX_UNEXPECTED
-                && let Some(srx) = core.and_then(|core| core.srx.as_ref())
-            {
-                match srx.post(buf, Token::Rx(NONE).to_u64()) {
-                    Ok(()) => self.posted += 1,
-                    Err((_, buf)) => conns.release(Some(buf)),
+            if self.posted + 1 == self.wanted && matcher.queues.buffered_bytes() <= MAX_UNEXPECTED {
+                if let Some(srx) = core.and_then(|core| core.srx.as_ref()) {
+                    match srx.post(buf, Token::Rx(NONE).to_u64()) {
+                        Ok(()) => self.posted += 1,
+                        Err((_, buf)) => conns.release(Some(buf)),
+                    }
+                    return;
                 }
-                return;
             }
             conns.release(Some(buf));
         }

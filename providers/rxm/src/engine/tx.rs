@@ -301,14 +301,13 @@ impl RxmEngineEp {
             let urgent = !conn.urgent.is_empty();
             let queue = if urgent { &mut conn.urgent } else { &mut conn.waiting };
             let Some(waiting) = queue.pop_front() else { return };
-            if let Waiting::Op(op) = waiting
-                && !urgent
-                && self.tx.is_fenced_off(&self.conns, op)
-            {
-                let conn = &mut self.conns[id];
-                conn.fenced = true;
-                conn.waiting.push_front(waiting);
-                return;
+            if let Waiting::Op(op) = waiting {
+                if !urgent && self.tx.is_fenced_off(&self.conns, op) {
+                    let conn = &mut self.conns[id];
+                    conn.fenced = true;
+                    conn.waiting.push_front(waiting);
+                    return;
+                }
             }
             let Some(conn) = self.conns.get_mut(id) else { return };
             let result = match waiting {

@@ -159,10 +159,10 @@ impl<W: SimWorld> Sim<W> {
         match kind {
             0 => {
                 let mut bytes = payload(id, len);
-                let inject = len <= self.plan.inject_size && amount.is_multiple_of(3);
+                let inject = len <= self.plan.inject_size && amount % 3 == 0;
                 flags |= if inject { FI_INJECT } else { 0 };
                 flags |= if reported { FI_REMOTE_CQ_DATA } else { 0 };
-                flags |= if amount.is_multiple_of(4) { FI_DELIVERY_COMPLETE } else { 0 };
+                flags |= if amount % 4 == 0 { FI_DELIVERY_COMPLETE } else { 0 };
                 let data = id as u64;
                 let buf = bytes_to_send(&bytes);
                 let result = ep.write(WriteOp { buf, remote, dest, context, data, flags });
@@ -190,7 +190,7 @@ impl<W: SimWorld> Sim<W> {
             }
             _ => {
                 let (bytes, mut fetched) = (amount.to_ne_bytes().to_vec(), Box::new(0u64));
-                let fetches = amount.is_multiple_of(2);
+                let fetches = amount % 2 == 0;
                 let atomic = if fetches { AtomicKind::Fetch } else { AtomicKind::Base };
                 let (datatype, sum) = (fi_datatype::FI_UINT64 as u32, fi_op::FI_SUM as u32);
                 let operation = Operation::new(atomic, datatype, sum).unwrap();

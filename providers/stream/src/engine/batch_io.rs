@@ -50,11 +50,11 @@ impl<N: Transport> RxPath<N> {
         self.expose_staging(ids, |state, _| {
             for (index, &id) in ids.iter().enumerate() {
                 // The connection may be another one by now, if one before it ended.
-                if let Some((slot, serial, wanted)) = asked[index]
-                    && state.tx.io.conns.named((id, serial)).is_some()
-                {
-                    let got = state.take_in(id, &bufs[index], wanted, results[slot]);
-                    more[index] = matches!(got, Got::More);
+                if let Some((slot, serial, wanted)) = asked[index] {
+                    if state.tx.io.conns.named((id, serial)).is_some() {
+                        let got = state.take_in(id, &bufs[index], wanted, results[slot]);
+                        more[index] = matches!(got, Got::More);
+                    }
                 }
             }
         });

@@ -296,11 +296,10 @@ impl<N: Transport> StreamConn<N> {
     /// Starts exposing buffers after a message of `len` bytes: the peer reads sufficiently large
     /// messages directly from then on, if it can ([`ByteLink::zcopy_threshold`]).
     pub(super) fn start_exposing(&mut self, len: usize) {
-        if len > COPY_MAX
-            && self.zerocopy.is_none()
-            && let Some(from) = self.link.zcopy_threshold()
-        {
-            self.zerocopy = Some(Zerocopy::exposing(from));
+        if len > COPY_MAX && self.zerocopy.is_none() {
+            if let Some(from) = self.link.zcopy_threshold() {
+                self.zerocopy = Some(Zerocopy::exposing(from));
+            }
         }
     }
 
@@ -365,7 +364,8 @@ impl<N: Transport> StreamConn<N> {
     pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<TxCompletion> {
         let position = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
         let finish = self.unacked.get_mut(usize::try_from(position).ok()?)?.take()?;
-        while self.unacked.pop_front_if(|one| one.is_none()).is_some() {
+        while self.unacked.front().is_some_and(Option::is_none) {
+            self.unacked.pop_front();
             self.first_unacked += 1;
         }
         Some(finish)

@@ -101,10 +101,10 @@ impl<N: Transport> TxPath<N> {
             if peer.conn == id {
                 peer.conn = NONE;
             }
-            if peer.conns == 1
-                && let Some(later) = ep.matcher.completions.internal_ops()
-            {
-                later.lost(ep.matcher.senders.name_of(conn.peer), error);
+            if peer.conns == 1 {
+                if let Some(later) = ep.matcher.completions.internal_ops() {
+                    later.lost(ep.matcher.senders.name_of(conn.peer), error);
+                }
             }
         }
         self.io.watch(id);
@@ -230,9 +230,10 @@ impl<N: Transport> RxPath<N> {
                     let ep = &mut self.tx.eps[conn.ep];
                     if conn.is_connected()
                         && ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 0)
-                        && let Some(later) = ep.matcher.completions.internal_ops()
                     {
-                        later.lost(ep.peers.name_of(conn.peer), error);
+                        if let Some(later) = ep.matcher.completions.internal_ops() {
+                            later.lost(ep.peers.name_of(conn.peer), error);
+                        }
                     }
                     ep.forget_peer_if_unused(conn.peer);
                     self.tx.eps.peer_left(conn.ep, conn.peer);
@@ -292,12 +293,11 @@ impl<N: Transport> RxPath<N> {
     /// the application, so they must be sent.
     pub(super) fn flush_last(&mut self, id: u32) {
         self.flush(id);
-        if let Some(conn) = self.tx.io.conns.get(id)
-            && conn.link.tx_over_shm()
-            && conn.has_unsent()
-        {
-            conn.link.send_trailing_on_socket();
-            self.flush(id);
+        if let Some(conn) = self.tx.io.conns.get(id) {
+            if conn.link.tx_over_shm() && conn.has_unsent() {
+                conn.link.send_trailing_on_socket();
+                self.flush(id);
+            }
         }
     }
 

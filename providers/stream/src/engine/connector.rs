@@ -171,13 +171,12 @@ impl Connector {
         peer: u32,
     ) {
         let entry = &tx.eps[ep_id].peers[peer];
-        if entry.conn == NONE
-            && !entry.extra.parked.is_empty()
-            && let Err(error) = self.connect_next(tx, ep_id, peer)
-        {
-            let parked = std::mem::take(&mut tx.eps[ep_id].peers[peer].extra.parked);
-            tx.eps[ep_id].fail_all(parked, error);
-            tx.eps[ep_id].forget_peer_if_unused(peer);
+        if entry.conn == NONE && !entry.extra.parked.is_empty() {
+            if let Err(error) = self.connect_next(tx, ep_id, peer) {
+                let parked = std::mem::take(&mut tx.eps[ep_id].peers[peer].extra.parked);
+                tx.eps[ep_id].fail_all(parked, error);
+                tx.eps[ep_id].forget_peer_if_unused(peer);
+            }
         }
     }
 }

@@ -254,11 +254,11 @@ impl<'a, N: Transport> Handshake<'a, N> {
         }
         let ep = &mut self.rx.tx.eps[ep_id];
         let mut local = ep.identity.local.clone();
-        if local.is_any()
-            && let Ok(called) = self.rx.tx.io.conns[id].link.local_addr()
-        {
-            // The address by which the caller knows this endpoint, so that both decide alike which call goes on.
-            local.set_host(&called);
+        if local.is_any() {
+            if let Ok(called) = self.rx.tx.io.conns[id].link.local_addr() {
+                // The address by which the caller knows this endpoint, so that both decide alike which call goes on.
+                local.set_host(&called);
+            }
         }
         let peer = ep.peer_at(addr.clone());
         let behind_firewall = hello.features & BEHIND_FIREWALL != 0;

@@ -98,12 +98,12 @@ impl<N: Transport> Listeners<N> {
 
     /// Returns a listener to the poller if it was paused.
     pub(super) fn resume(&mut self, net: &N, ep_id: u32) {
-        if let Some(at) = self.paused.iter().position(|paused| *paused == ep_id)
-            && let Some((listener, _)) = self.open.get(&ep_id)
-        {
-            self.paused.swap_remove(at);
-            let token = TOKEN_LISTENER | u64::from(ep_id);
-            let _ = net.poller().add(listener.id(), token, Interest::READ);
+        if let Some(at) = self.paused.iter().position(|paused| *paused == ep_id) {
+            if let Some((listener, _)) = self.open.get(&ep_id) {
+                self.paused.swap_remove(at);
+                let token = TOKEN_LISTENER | u64::from(ep_id);
+                let _ = net.poller().add(listener.id(), token, Interest::READ);
+            }
         }
     }
 

@@ -127,7 +127,7 @@ impl PollState {
     /// at the clock.
     #[inline(always)]
     pub(super) fn skips_backoff(&self) -> bool {
-        self.idle != 1 && !self.idle.is_multiple_of(MEMORY_LOOKS)
+        self.idle != 1 && self.idle % MEMORY_LOOKS != 0
     }
 
     /// Returns the advice for a thread after an empty progress iteration.
@@ -164,7 +164,7 @@ impl PollState {
             InlineRecv::None if self.since_poll + 1 < self.poll_gap => u64::from(MEMORY_LOOKS),
             InlineRecv::None | InlineRecv::Else => return false,
         };
-        if self.iterations.is_multiple_of(each) {
+        if self.iterations % each == 0 {
             return false;
         }
         if came == InlineRecv::Took {
@@ -191,7 +191,7 @@ impl PollState {
 
     /// Returns true in iterations with a check of the doorbells.
     pub(super) fn checks_doorbells(&self) -> bool {
-        self.iterations.is_multiple_of(u64::from(SIGN_GAP))
+        self.iterations % u64::from(SIGN_GAP) == 0
     }
 
     /// Returns true if the poller need not be polled yet. `moved`: data arrived through shared

@@ -47,7 +47,7 @@ impl<N: Transport> StreamState<N> {
     /// over shared memory, if it was polled.
     #[inline(never)]
     fn look_further(&mut self, first: Option<InlineRecv>) {
-        if self.rx.tx.io.poll.iterations().is_multiple_of(stats::PUBLISHED_EACH) {
+        if self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0 {
             self.show();
             if self.rx.tx.io.blocked.is_any_unread() {
                 self.rx.tx.io.look_at_unread();
@@ -58,13 +58,12 @@ impl<N: Transport> StreamState<N> {
         }
         let io = &mut self.rx.tx.io;
         io.poll.count_without_poll();
-        if let [only] = *io.active.sockets()
-            && io.poll.reads_directly()
-        {
-            self.poll_conn(only);
-        } else {
-            io.poll.begin_poll();
-            self.poll_io();
+        match *io.active.sockets() {
+            [only] if io.poll.reads_directly() => self.poll_conn(only),
+            _ => {
+                io.poll.begin_poll();
+                self.poll_io();
+            }
         }
     }
 
@@ -169,8 +168,10 @@ impl<N: Transport> StreamState<N> {
         if was_connected && self.rx.tx.io.conns.get(id).is_some_and(|conn| !conn.blocked) {
             moved |= self.rx.read(id);
         }
-        if moved && let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
-            conn.misses = 0;
+        if moved {
+            if let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
+                conn.misses = 0;
+            }
         }
         moved
     }

@@ -336,11 +336,10 @@ impl<N: Transport> RxPath<N> {
         }
         let envelope = Arrival::new(header, id, conn, ep)?;
         let here = envelope.len.min(behind.len());
-        if let Some(buffering) = ep.matcher.buffering.state()
-            && buffering.is_long(envelope.len)
-            && behind.len() < buffering.wanted(envelope.len)
-        {
-            return Ok(HeaderOutcome::Short);
+        if let Some(buffering) = ep.matcher.buffering.state() {
+            if buffering.is_long(envelope.len) && behind.len() < buffering.wanted(envelope.len) {
+                return Ok(HeaderOutcome::Short);
+            }
         }
         if here < envelope.len
             && ep.matcher.queues.is_shared()

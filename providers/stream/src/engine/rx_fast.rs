@@ -37,8 +37,9 @@ pub(super) fn only_message<N: Transport>(
     matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &[u8],
 ) -> bool {
-    let ([first, second, third, ..], _) = bytes.as_chunks() else { return false };
-    let words = [first, second, third].map(|word| u64::from_ne_bytes(*word));
+    let Some(start) = bytes.first_chunk::<24>() else { return false };
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| start[8 * at + byte]));
+    let words = [word(0), word(1), word(2)];
     let header = StreamHeader::fast_in(words, bytes.len());
     header.is_some_and(|FastHeader { tagged, tag, len, .. }| {
         matcher.recv_fast(conn.peer, tagged, tag, None, &bytes[len..])

@@ -345,14 +345,14 @@ impl<N: Transport> RxPath<N> {
                 }
                 continue;
             }
-            if conn.fast_rx
-                && let Some(behind) = fast_message(conn, &mut self.tx.eps[conn.ep].matcher, rest)
-            {
-                let n = rest.len() - behind.len();
-                conn.large = n >= LARGE;
-                conn.received_in = self.tx.io.poll.iterations();
-                at += n;
-                continue;
+            if conn.fast_rx {
+                if let Some(behind) = fast_message(conn, &mut self.tx.eps[conn.ep].matcher, rest) {
+                    let n = rest.len() - behind.len();
+                    conn.large = n >= LARGE;
+                    conn.received_in = self.tx.io.poll.iterations();
+                    at += n;
+                    continue;
+                }
             }
             if conn.received_in == self.tx.io.poll.iterations()
                 && self.tx.eps[conn.ep].matcher.is_imported()
@@ -375,9 +375,10 @@ impl<N: Transport> RxPath<N> {
             let started = self.begin(id, &header, &rest[..len], &rest[len..]);
             if is_acknowledged(&header)
                 && matches!(started, Ok(HeaderOutcome::Taken(_) | HeaderOutcome::Blocked))
-                && let Some(conn) = self.tx.io.conns.get_mut(id)
             {
-                conn.asked += 1;
+                if let Some(conn) = self.tx.io.conns.get_mut(id) {
+                    conn.asked += 1;
+                }
             }
             match started {
                 Ok(HeaderOutcome::Taken(n)) => at += len + n,

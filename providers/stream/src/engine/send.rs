@@ -141,21 +141,21 @@ impl<N: Transport> StreamState<N> {
     #[inline(never)]
     fn send_on(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool) -> Result {
         let mut waits = false;
-        if let Route::Conn(id) = route
-            && let Some(conn) = self.rx.tx.io.conns.get_mut(id)
-        {
-            if tagged
-                && is_group_notice(op.flags, op.tag)
-                && conn.is_connected()
-                && !conn.knows.multicast
-            {
-                return Err(Error::OPNOTSUPP);
+        if let Route::Conn(id) = route {
+            if let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
+                if tagged
+                    && is_group_notice(op.flags, op.tag)
+                    && conn.is_connected()
+                    && !conn.knows.multicast
+                {
+                    return Err(Error::OPNOTSUPP);
+                }
+                // An injected message must not depend on a receive: its endpoint may close.
+                waits = tagged
+                    && op.flags & FI_INJECT == 0
+                    && conn.rendezvous
+                    && op.buf.len() > N::Link::settings().max_saved_size;
             }
-            // An injected message must not depend on a receive: its endpoint may close.
-            waits = tagged
-                && op.flags & FI_INJECT == 0
-                && conn.rendezvous
-                && op.buf.len() > N::Link::settings().max_saved_size;
         }
         let leaves = if waits {
             TxSchedule::InOrder
@@ -217,19 +217,19 @@ impl<N: Transport> StreamState<N> {
         if self.rx.tx.cannot_do(ep_id, route, &header, &finish) {
             return Ok(());
         }
-        if len <= COPY_MAX
-            && let Route::Conn(id) = route
-        {
-            let known =
-                finish.report && !acked && self.rx.tx.eps[ep_id].completions.cq_is_drained();
-            let leaves = self.rx.tx.leaves(route, op.flags, len, known);
-            if leaves != TxSchedule::InOrder {
-                finish.flags |= self.rx.tx.eps[ep_id].times.begin();
-                let dst = self.rx.tx.join(id, header, &op.remote, len, Some(finish));
-                op.buf.copy_to(0, dst);
-                let sent = self.rx.tx.joined(ep_id, id, op.flags, leaves);
-                self.rx.conclude(sent);
-                return Ok(());
+        if len <= COPY_MAX {
+            if let Route::Conn(id) = route {
+                let known =
+                    finish.report && !acked && self.rx.tx.eps[ep_id].completions.cq_is_drained();
+                let leaves = self.rx.tx.leaves(route, op.flags, len, known);
+                if leaves != TxSchedule::InOrder {
+                    finish.flags |= self.rx.tx.eps[ep_id].times.begin();
+                    let dst = self.rx.tx.join(id, header, &op.remote, len, Some(finish));
+                    op.buf.copy_to(0, dst);
+                    let sent = self.rx.tx.joined(ep_id, id, op.flags, leaves);
+                    self.rx.conclude(sent);
+                    return Ok(());
+                }
             }
         }
         let mut outgoing = TxRequest::new(header, body_of(&op.buf, finish.inject)?, finish);

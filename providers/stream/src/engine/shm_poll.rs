@@ -70,8 +70,10 @@ impl<N: Transport> StreamState<N> {
     /// progress.
     fn service_shm_conn(&mut self, id: u32) -> bool {
         let moved = self.service(id);
-        if !moved && let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
-            conn.misses += 1;
+        if !moved {
+            if let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
+                conn.misses += 1;
+            }
         }
         moved
     }

@@ -458,10 +458,10 @@ impl<N: Transport> TxPath<N> {
     /// more. Returns true if anything was sent or the connection has ended.
     pub(super) fn flush(&mut self, id: u32) -> TxResult<bool> {
         let mut moved = false;
-        if N::Link::settings().max_saved_size != usize::MAX
-            && let Some(conn) = self.io.conns.get_mut(id)
-        {
-            conn.number_announcements();
+        if N::Link::settings().max_saved_size != usize::MAX {
+            if let Some(conn) = self.io.conns.get_mut(id) {
+                conn.number_announcements();
+            }
         }
         if self.io.conns.get(id).is_some_and(|conn| conn.batch.batch_is_sent()) {
             self.account(id, &mut 0);
@@ -536,15 +536,14 @@ impl<N: Transport> TxPath<N> {
                     });
                 }
             };
-            if way.is_zcopy()
-                && sent > 0
-                && let Some(zerocopy) = &mut conn.zerocopy
-            {
-                zerocopy.called();
-                conn.exposes();
-                if !std::mem::replace(&mut conn.watched, true) {
-                    let token = TOKEN_CONN | u64::from(id);
-                    let _ = self.io.net.poller().add(conn.link.id(), token, Interest::NONE);
+            if way.is_zcopy() && sent > 0 {
+                if let Some(zerocopy) = &mut conn.zerocopy {
+                    zerocopy.called();
+                    conn.exposes();
+                    if !std::mem::replace(&mut conn.watched, true) {
+                        let token = TOKEN_CONN | u64::from(id);
+                        let _ = self.io.net.poller().add(conn.link.id(), token, Interest::NONE);
+                    }
                 }
             }
             moved |= sent > 0;

@@ -78,7 +78,8 @@ impl UnknownConns {
     fn end_farewells<N: Transport>(&mut self, rx: &mut RxPath<N>) -> bool {
         let now = rx.tx.io.net.now();
         let mut ended = false;
-        while let Some((id, ..)) = self.leaving.pop_front_if(|(.., until)| *until <= now) {
+        while let Some(&(id, ..)) = self.leaving.front().filter(|(.., until)| *until <= now) {
+            self.leaving.pop_front();
             rx.fail(id, Error::CONNABORTED);
             ended = true;
         }
@@ -100,9 +101,8 @@ impl UnknownConns {
         let before = left;
         for crowds in [true, false] {
             let mut at = 0;
-            while left > 0
-                && let Some(&(id, serial)) = self.present.get(at)
-            {
+            while left > 0 {
+                let Some(&(id, serial)) = self.present.get(at) else { break };
                 at += 1;
                 let Some(unknown_conn) =
                     rx.tx.io.conns.get(id).and_then(|conn| conn.unknown_conn.as_ref())

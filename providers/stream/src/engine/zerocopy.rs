@@ -142,8 +142,9 @@ impl Zerocopy {
 
     /// Takes out the oldest message if it is over.
     pub(super) fn take_finished(&mut self) -> Option<TxCompletion> {
-        let over = |message: &mut ZeroCopyTx| message.pending == 0 && message.finish.is_some();
-        self.leaving.pop_front_if(over)?.finish
+        let over = |message: &&ZeroCopyTx| message.pending == 0 && message.finish.is_some();
+        self.leaving.front().filter(over)?;
+        self.leaving.pop_front()?.finish
     }
 
     /// Returns the number of the application's transfers completing with the kernel's release.

@@ -224,10 +224,10 @@ impl<N: Transport> StreamPepState<N> {
                 Err(_) => break,
             }
         }
-        if std::mem::take(&mut self.accept_paused)
-            && let Some((listener, _)) = &self.listener
-        {
-            let _ = self.net.poller().add(listener.id(), LISTENER, Interest::READ);
+        if std::mem::take(&mut self.accept_paused) {
+            if let Some((listener, _)) = &self.listener {
+                let _ = self.net.poller().add(listener.id(), LISTENER, Interest::READ);
+            }
         }
         if !self.callers.is_empty() {
             let next = hold_off.map(|at| at.saturating_duration_since(self.net.now()));
@@ -283,14 +283,18 @@ impl<N: Transport> StreamPepState<N> {
             if !self.is_full() && self.callers.drop_oldest() {
                 continue;
             }
-            let late = |request: &mut PendingAcceptReq| {
+            let late = |request: &PendingAcceptReq| {
                 now.saturating_duration_since(request.since) >= ANSWER_TIME
             };
-            let Some(late) = self.unanswered.pop_front_if(late) else { return false };
-            if late.request.strong_count() > 0
-                && let Ok(request) = take_request::<StreamRequest<N::Link>>(late.handle as *const _)
-            {
-                let _ = request.reject(&[]);
+            if !self.unanswered.front().is_some_and(late) {
+                return false;
+            }
+            let Some(late) = self.unanswered.pop_front() else { return false };
+            if late.request.strong_count() > 0 {
+                if let Ok(request) = take_request::<StreamRequest<N::Link>>(late.handle as *const _)
+                {
+                    let _ = request.reject(&[]);
+                }
             }
         }
     }

@@ -118,7 +118,7 @@ impl RecordKey {
     /// Counts a record; goes on to the next key when it is time.
     fn count(&mut self) -> Result<(), RecordError> {
         self.records += 1;
-        if self.records.is_multiple_of(self.per_key) {
+        if self.records % self.per_key == 0 {
             let mut next = [0; RECORD_KEY_LEN];
             let (nonce, none) = (Self::nonce(u64::MAX), Aad::empty());
             let tag = self.key.seal_in_place_separate_tag(nonce, none, &mut next);
@@ -172,11 +172,12 @@ impl RecordBuf {
 
     /// Releases the long buffer, no longer needed.
     fn end(&mut self) {
-        if let Some(long) = self.long.take()
-            && let Ok(mut free) = FREE_BUFS.try_lock()
-            && free.len() < MAX_FREE_BUFS
-        {
-            free.push(long);
+        if let Some(long) = self.long.take() {
+            if let Ok(mut free) = FREE_BUFS.try_lock() {
+                if free.len() < MAX_FREE_BUFS {
+                    free.push(long);
+                }
+            }
         }
     }
 }

@@ -365,8 +365,8 @@ impl StreamHeader {
     #[inline]
     pub fn put_segments(order: ByteOrder, segments: &[RemoteSegment], out: &mut [u8]) {
         let words = segments.iter().flat_map(|s| [s.addr, s.len, s.key]);
-        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *to = order.put64(word);
+        for (to, word) in out.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&order.put64(word));
         }
     }
 
@@ -461,18 +461,17 @@ impl StreamHeader {
         len: usize,
         out: &mut [u8; 40],
     ) -> usize {
-        let ([first, size, third, fourth, ..], _) = out.as_chunks_mut() else {
-            unreachable!("a header has five words")
-        };
         let (words, head) = Self::fast_words(id, tag.is_some(), data.is_some(), len);
+        let mut put =
+            |at: usize, word: u64| out[8 * at..][..8].copy_from_slice(&word.to_ne_bytes());
         if let Some(word) = data.or(tag) {
-            *third = word.to_ne_bytes();
+            put(2, word);
         }
         if let (Some(_), Some(tag)) = (data, tag) {
-            *fourth = tag.to_ne_bytes();
+            put(3, tag);
         }
-        *first = words[0].to_ne_bytes();
-        *size = words[1].to_ne_bytes();
+        put(0, words[0]);
+        put(1, words[1]);
         head
     }
 

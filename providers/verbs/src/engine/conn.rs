@@ -135,10 +135,10 @@ impl VerbsState {
 
     /// Ends this side of a connection ended by the peer; posted requests are flushed.
     pub(super) fn end(&mut self, at: u32) {
-        if let Some(VerbsEndpoint { conn: QpState::Down, id: Some(id), .. }) = self.eps.get(at)
-            && id.disconnect().is_err()
-        {
-            let _ = id.qp().and_then(|qp| qp.fail());
+        if let Some(VerbsEndpoint { conn: QpState::Down, id: Some(id), .. }) = self.eps.get(at) {
+            if id.disconnect().is_err() {
+                let _ = id.qp().and_then(|qp| qp.fail());
+            }
         }
     }
 }
@@ -162,11 +162,11 @@ impl VerbsEndpoint {
 
     /// Sets attributes of a ready queue pair not set by librdmacm.
     fn tune(&self) {
-        if let Some(id) = &self.id
-            && id.device().is_some_and(|device| !device.is_iwarp())
-        {
-            // Its failure does no harm: a peer waits longer than need be.
-            let _ = id.qp().and_then(|qp| qp.set_rnr_timer(config().min_rnr_timer));
+        if let Some(id) = &self.id {
+            if id.device().is_some_and(|device| !device.is_iwarp()) {
+                // Its failure does no harm: a peer waits longer than need be.
+                let _ = id.qp().and_then(|qp| qp.set_rnr_timer(config().min_rnr_timer));
+            }
         }
     }
 

@@ -122,10 +122,10 @@ fn take(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
         ep.sent_is_done(number & !SEND, done);
     } else if ep.srq.is_some() {
         take_shared(eps, srx_users, done);
-    } else if ep.posted.first == number
-        && let Some(posted) = ep.posted.pop()
-    {
-        ep.received(&posted, done);
+    } else if ep.posted.first == number {
+        if let Some(posted) = ep.posted.pop() {
+            ep.received(&posted, done);
+        }
     }
 }
 
@@ -151,9 +151,10 @@ impl VerbsEndpoint {
         if self.signalled_count == 0
             && number == self.sent.first
             && done.status() == status::IBV_WC_SUCCESS
-            && let Some(sent) = self.sent.pop()
         {
-            return self.send_succeeded(&sent);
+            if let Some(sent) = self.sent.pop() {
+                return self.send_succeeded(&sent);
+            }
         }
         let count = self.sent.up_to(number);
         let Some(sent) = count.checked_sub(1).and_then(|at| self.sent.items.get_mut(at)) else {
@@ -182,11 +183,11 @@ impl VerbsEndpoint {
     /// Completes a successful send for the application.
     #[inline]
     fn send_succeeded(&self, sent: &VerbsTransfer) {
-        if let Some(extra) = &sent.extra
-            && let (Some((to, index)), Some(scratch)) = (&extra.fetch, &self.scratch)
-        {
-            let value = scratch.words[*index].load(Ordering::Acquire);
-            to.copy_from(0, &value.to_ne_bytes());
+        if let Some(extra) = &sent.extra {
+            if let (Some((to, index)), Some(scratch)) = (&extra.fetch, &self.scratch) {
+                let value = scratch.words[*index].load(Ordering::Acquire);
+                to.copy_from(0, &value.to_ne_bytes());
+            }
         }
         if !sent.is_part() {
             let of = Completion::of(sent.context, sent.flags, sent.len);
@@ -235,11 +236,10 @@ impl VerbsEndpoint {
     /// Ends the connection after a failed request: its queue pair is unusable, and the peer is to
     /// be notified.
     fn broke(&self, status: u32) {
-        if status != status::IBV_WC_WR_FLUSH_ERR
-            && self.is_made()
-            && let Some(id) = &self.id
-        {
-            let _ = id.disconnect();
+        if status != status::IBV_WC_WR_FLUSH_ERR && self.is_made() {
+            if let Some(id) = &self.id {
+                let _ = id.disconnect();
+            }
         }
     }
 

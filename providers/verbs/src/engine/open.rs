@@ -131,10 +131,10 @@ impl VerbsState {
             self.srx_users.remove(&number);
         }
         let id = ep.id.take();
-        if ep.is_made()
-            && let Some(id) = &id
-        {
-            let _ = id.disconnect();
+        if ep.is_made() {
+            if let Some(id) = &id {
+                let _ = id.disconnect();
+            }
         }
         drop(id);
         // The queue pair is gone now, and what it left in the completion queue is taken out

@@ -17,12 +17,11 @@ impl VerbsEngine {
         inline: bool,
         right: u32,
     ) -> Result<(usize, UsedRegions)> {
-        if let Some(LocalSegment { addr, len, desc }) = segments.only()
-            && len > 0
-            && (inline || desc != 0)
-        {
-            sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
-            return Ok((1, None));
+        if let Some(LocalSegment { addr, len, desc }) = segments.only() {
+            if len > 0 && (inline || desc != 0) {
+                sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
+                return Ok((1, None));
+            }
         }
         self.other_segments(segments, sges, inline, right)
     }

@@ -171,17 +171,17 @@ impl VerbsEndpoint {
             }
         }
         let (mut verb, mut first) = (verb, 0);
-        if let Verb::Read { addr, key } = &mut verb
-            && count > engine.read_segments
-        {
-            // Each segment becomes a read of its own; the last one completes the operation.
-            if self.sent.items.len() + count > self.limits.tx_size {
-                return Err(Error::AGAIN);
-            }
-            while first + 1 < count {
-                self.read_part(at, Verb::Read { addr: *addr, key: *key }, sges[first])?;
-                *addr += u64::from(sges[first].length);
-                first += 1;
+        if let Verb::Read { addr, key } = &mut verb {
+            if count > engine.read_segments {
+                // Each segment becomes a read of its own; the last one completes the operation.
+                if self.sent.items.len() + count > self.limits.tx_size {
+                    return Err(Error::AGAIN);
+                }
+                while first + 1 < count {
+                    self.read_part(at, Verb::Read { addr: *addr, key: *key }, sges[first])?;
+                    *addr += u64::from(sges[first].length);
+                    first += 1;
+                }
             }
         }
         let number = self.sent.next();

@@ -269,11 +269,12 @@ impl<E: Endpoint> EpFid<E> {
         if self.shared.enabled.load(Ordering::Acquire) {
             return Ok(());
         }
-        if let Some(eq) = self.shared.ground.eq.get()
-            && matches!(self.shared.role, Role::Endpoint | Role::Scalable)
-            && self.bindings().eq.is_none()
-        {
-            self.bind_eq(eq)?;
+        if let Some(eq) = self.shared.ground.eq.get() {
+            if matches!(self.shared.role, Role::Endpoint | Role::Scalable)
+                && self.bindings().eq.is_none()
+            {
+                self.bind_eq(eq)?;
+            }
         }
         let bindings = self.bindings().clone();
         let srx = self.srx().clone();

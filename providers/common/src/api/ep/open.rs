@@ -148,10 +148,10 @@ impl<E: Endpoint> EpFid<E> {
             collective: (&raw const unsupported::NO_COLLECTIVE).cast_mut(),
         };
         let ep = Self::new(c, DefaultFlags::new(flags), shared);
-        if let Some(later) = &ep.shared.ground.later
-            && ep.shared.role != Role::Scalable
-        {
-            later.opened(ep.as_c() as usize);
+        if let Some(later) = &ep.shared.ground.later {
+            if ep.shared.role != Role::Scalable {
+                later.opened(ep.as_c() as usize);
+            }
         }
         if enabled || ep.shared.role == Role::Scalable {
             ep.use_transfer_tables();

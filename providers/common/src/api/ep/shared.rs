@@ -241,11 +241,11 @@ impl<E: Endpoint> EpShared<E> {
         let mut users = self.all_users.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut users);
         let mut bindings = self.bindings().clone();
-        if bindings.completions.rx.cq.is_none()
-            && let Some((_, cq)) = users.first()
-        {
-            bindings.completions.rx.cq = Some(cq.clone());
-            self.inner.enable(&bindings, None)?;
+        if bindings.completions.rx.cq.is_none() {
+            if let Some((_, cq)) = users.first() {
+                bindings.completions.rx.cq = Some(cq.clone());
+                self.inner.enable(&bindings, None)?;
+            }
         }
         Ok(())
     }

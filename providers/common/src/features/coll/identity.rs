@@ -12,6 +12,7 @@
 //! question has the number of members and the ranks of both ends, and each set with this number and
 //! this own rank has one candidate. Other endpoints ignore an answer to an unknown question. A
 //! bounded number of questions is stored until their sets are joined.
+use super::join_set::extract;
 use super::plan::MAX_MEMBERS;
 use crate::abi::fi_addr_t;
 use crate::addr::{Addr, EndpointName};
@@ -69,10 +70,10 @@ impl MemberIds {
     pub(crate) fn learn(&self, addr: fi_addr_t, id: u64) -> bool {
         let mut known = lock(&self.known);
         let before = known.by_addr.insert(addr, id).filter(|before| *before != id);
-        if let Some(before) = before
-            && known.by_id.get(&before) == Some(&addr)
-        {
-            known.by_id.remove(&before);
+        if let Some(before) = before {
+            if known.by_id.get(&before) == Some(&addr) {
+                known.by_id.remove(&before);
+            }
         }
         known.by_id.insert(id, addr);
         before.is_some()
@@ -221,10 +222,10 @@ impl IdExchange {
         if self.questions.insert(key, question).is_none() {
             self.order.push_back(key);
         }
-        if self.order.len() > MAX_QUESTIONS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.questions.remove(&oldest);
+        if self.order.len() > MAX_QUESTIONS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.questions.remove(&oldest);
+            }
         }
         // The asker may have begun after it was asked, or have lost the question among others: it is asked again.
         for asking in &mut self.asking {
@@ -241,19 +242,19 @@ impl IdExchange {
 
     /// Removes the sets with known members only.
     fn finish(&mut self, actions: &mut IdActions) {
-        let is_over = |asking: &mut Asking| asking.ids.iter().all(Option::is_some);
-        for asking in self.asking.extract_if(.., is_over) {
+        let is_over = |asking: &Asking| asking.ids.iter().all(Option::is_some);
+        for asking in extract(&mut self.asking, is_over) {
             actions.over.push((asking.then, asking.ids.into_iter().flatten().collect()));
         }
     }
 
     /// Removes the sets with this unanswered question after its failure.
     fn fail(&mut self, number: u64) -> Vec<Identified> {
-        let waits = |asking: &mut Asking| {
+        let waits = |asking: &Asking| {
             let mut all = asking.numbers.iter().zip(&asking.ids);
             all.any(|(of, id)| *of == number && id.is_none())
         };
-        self.asking.extract_if(.., waits).map(|asking| asking.then).collect()
+        extract(&mut self.asking, waits).into_iter().map(|asking| asking.then).collect()
     }
 }
 
@@ -330,10 +331,10 @@ impl Identification {
     }
 
     fn carry_out(self: &Arc<Self>, actions: IdActions) {
-        if let Some((addr, id)) = actions.learnt
-            && self.ids.learn(addr, id)
-        {
-            (self.replaced)(addr);
+        if let Some((addr, id)) = actions.learnt {
+            if self.ids.learn(addr, id) {
+                (self.replaced)(addr);
+            }
         }
         for (to, note) in actions.sends {
             let this = self.clone();

@@ -104,3 +104,9 @@ pub(super) fn joining_tag(signature: u32, round: u64) -> u64 {
 pub(super) fn round_of(joining: u64) -> u64 {
     joining >> RANK_BITS & ((1 << SEQ_BITS) - 1)
 }
+/// Removes the elements with a property, and returns them in their order.
+pub(super) fn extract<T>(list: &mut Vec<T>, has: impl Fn(&T) -> bool) -> Vec<T> {
+    let (taken, left) = std::mem::take(list).into_iter().partition(has);
+    *list = left;
+    taken
+}

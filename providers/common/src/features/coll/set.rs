@@ -92,8 +92,7 @@ impl AvSet {
                 (0..=(end - start) / stride).map(|at| start + at * stride).collect()
             }
             (start, end) => {
-                let wanted =
-                    |i: &fi_addr_t| (start..=end).contains(i) && (i - start).is_multiple_of(stride);
+                let wanted = |i: &fi_addr_t| (start..=end).contains(i) && (i - start) % stride == 0;
                 known.into_iter().filter(wanted).collect()
             }
         };

@@ -146,11 +146,10 @@ impl JoinedGroup {
     /// Completes the join if no answer is pending. Called with the lock held, so the group exists
     /// while `joined` runs.
     fn settle(&mut self) {
-        if self.asked.is_empty()
-            && self.notified.is_empty()
-            && let Some(joined) = self.joined.take()
-        {
-            joined();
+        if self.asked.is_empty() && self.notified.is_empty() {
+            if let Some(joined) = self.joined.take() {
+                joined();
+            }
         }
     }
 

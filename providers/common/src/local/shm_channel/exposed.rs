@@ -91,13 +91,16 @@ impl ExposedBuffers {
 
     /// Removes the `fetched` buffers and their calls, and returns these.
     pub(super) fn take_fetched(&self, fetched: u32) -> Option<ZcopyCompletion> {
-        let is_back = |buffer: &mut ExposedBuffer| is_fetched(buffer.number, fetched);
-        while self.buffers.borrow_mut().pop_front_if(is_back).is_some() {}
+        let mut buffers = self.buffers.borrow_mut();
+        while buffers.front().is_some_and(|buffer| is_fetched(buffer.number, fetched)) {
+            buffers.pop_front();
+        }
         let mut done: Option<ZcopyCompletion> = None;
         let mut calls = self.calls.borrow_mut();
-        while let Some(calls) = calls.pop_front_if(|calls| is_fetched(calls.exposed, fetched)) {
-            let low = done.map_or(calls.calls.low, |done| done.low);
-            done = Some(ZcopyCompletion { low, high: calls.calls.high });
+        while let Some(call) = calls.front().filter(|call| is_fetched(call.exposed, fetched)) {
+            let low = done.map_or(call.calls.low, |done| done.low);
+            done = Some(ZcopyCompletion { low, high: call.calls.high });
+            calls.pop_front();
         }
         done
     }

@@ -171,7 +171,8 @@ fn malformed_hello_is_disconnected_without_side_effects() {
         with(16),
         with(31),
     ] {
-        let (mut reader, given) = std::io::pipe().unwrap();
+        let (reader, given) = rustix::pipe::pipe().unwrap();
+        let mut reader = std::fs::File::from(reader);
         let socket = unknown_peer(&offer);
         socket.send(&bytes, &[given.as_fd(); 3]).unwrap();
         drop(given);
@@ -180,7 +181,8 @@ fn malformed_hello_is_disconnected_without_side_effects() {
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "descriptors are closed");
     }
     for count in [0, 1, 2, 4, MAX_FDS] {
-        let (mut reader, given) = std::io::pipe().unwrap();
+        let (reader, given) = rustix::pipe::pipe().unwrap();
+        let mut reader = std::fs::File::from(reader);
         let socket = unknown_peer(&offer);
         socket.send(&good, &vec![given.as_fd(); count]).unwrap();
         drop(given);
@@ -199,10 +201,10 @@ fn invalid_descriptors_fail_only_their_own_upgrade() {
     let mut host = host();
     let other = ShmUpgradeListener::new(PAGES, true).unwrap();
     let (_pipe, segment) = ShmChannel::create(4096).unwrap();
-    let (_end, blocking) = std::io::pipe().unwrap();
+    let (_end, blocking) = rustix::pipe::pipe().unwrap();
     let (segment, doorbell, wakeup) =
         (segment.as_fd(), other.doorbell().memory(), other.doorbell().wakeup());
-    let (blocking, pipe) = (blocking.as_fd(), std::io::pipe().unwrap().1);
+    let (blocking, pipe) = (blocking.as_fd(), rustix::pipe::pipe().unwrap().1);
     // SAFETY: no memory is involved. Owner signals would be raised in its writers.
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     for fds in [

@@ -397,11 +397,10 @@ impl RxmWorld {
                     None => port.posted.pop_front(),
                 };
                 let Some(recv) = posted else { return };
-                if bytes.len() > 100
-                    && injected() == Some(InjectedFault::WrongByte)
-                    && let Some(last) = bytes.last_mut()
-                {
-                    *last ^= 1;
+                if bytes.len() > 100 && injected() == Some(InjectedFault::WrongByte) {
+                    if let Some(last) = bytes.last_mut() {
+                        *last ^= 1;
+                    }
                 }
                 assert!(bytes.len() <= recv.buf.len(), "a message does not fit");
                 recv.buf.copy_from(0, &bytes);
@@ -483,10 +482,8 @@ impl RxmWorld {
     }
 
     fn forget_if_unused(&mut self, id: usize) {
-        if let Some(wire) = &self.wires[id]
-            && wire.made
-            && wire.ports == [None; 2]
-        {
+        let is_unused = |wire: &Wire| wire.made && wire.ports == [None; 2];
+        if self.wires[id].as_ref().is_some_and(is_unused) {
             self.wires[id] = None;
             self.events.retain(|(wire, _, _)| *wire != id);
         }
@@ -561,12 +558,12 @@ impl RxmWorld {
                 let called = |events: &&mut (usize, usize, LinkEvent)| {
                     events.0 == id && matches!(events.2, LinkEvent::Called { .. })
                 };
-                if (ends == hosts || ends == [hosts[1], hosts[0]])
-                    && let Some(events) = self.events.iter_mut().find(called)
-                {
-                    let (error, data) = (Error::TIMEDOUT, Vec::new());
-                    *events = (id, 0, LinkEvent::Failed { error, data });
-                    any = true;
+                if ends == hosts || ends == [hosts[1], hosts[0]] {
+                    if let Some(events) = self.events.iter_mut().find(called) {
+                        let (error, data) = (Error::TIMEDOUT, Vec::new());
+                        *events = (id, 0, LinkEvent::Failed { error, data });
+                        any = true;
+                    }
                 }
                 continue;
             }

@@ -525,11 +525,11 @@ impl Transport for Rings {
         }
         // Events may be reported later.
         events.retain(|_| world.prompt || world.random.below(8) > 0);
-        if let Some(at) = events.iter().position(|event| event.token == RUNG)
-            && let Some(wakeups) = self.wakeups.get()
-        {
-            events.swap_remove(at);
-            wakeups.wait(Some(Duration::ZERO), |event| events.push(event)).unwrap();
+        if let Some(at) = events.iter().position(|event| event.token == RUNG) {
+            if let Some(wakeups) = self.wakeups.get() {
+                events.swap_remove(at);
+                wakeups.wait(Some(Duration::ZERO), |event| events.push(event)).unwrap();
+            }
         }
         let watch = &world.watches[self.node];
         if watch.timer.is_some_and(|at| at <= world.nanos) {
@@ -708,11 +708,10 @@ impl RingCursor {
                 let part = &part[..part.len().min(capacity - taken)];
                 if direction.close.is_none() {
                     direction.bytes.extend(part);
-                    if part.len() > 40
-                        && injected() == Some(InjectedFault::WrongByte)
-                        && let Some(last) = direction.bytes.back_mut()
-                    {
-                        *last ^= 1;
+                    if part.len() > 40 && injected() == Some(InjectedFault::WrongByte) {
+                        if let Some(last) = direction.bytes.back_mut() {
+                            *last ^= 1;
+                        }
                     }
                 }
                 taken += part.len();
@@ -831,7 +830,7 @@ impl ByteLink for RingCursor {
             _ => 0,
         };
         let between = self.with(|pipe, _| pipe.addrs.iter().map(node).sum::<usize>());
-        apart == 0 || !between.is_multiple_of(apart)
+        apart == 0 || between % apart != 0
     }
 
     fn has_ended(&self) -> bool {

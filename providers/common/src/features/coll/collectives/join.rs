@@ -3,7 +3,7 @@ use super::{BY_NOTICE, CollFinish, CollGroup, Collectives, GroupState, Start, lo
 use crate::abi::fi_addr_t;
 use crate::addr::Addr;
 use crate::atomic::Operation;
-use crate::coll::join_set::{ITERATIONS, QUESTION, Set, joining_tag, name, signature};
+use crate::coll::join_set::{ITERATIONS, QUESTION, Set, extract, joining_tag, name, signature};
 use crate::coll::notice::CollNotice;
 use crate::coll::plan::{CollPlan, RankOf};
 use crate::error::Result;
@@ -245,7 +245,7 @@ impl Join {
             }
             let mut state = lock(&join.collectives.state);
             let lost = state.sets.get(&join.members).map(|set| set.lost.clone());
-            let broken: Vec<_> = state.broken.extract_if(.., |(_, of, _)| *of == number).collect();
+            let broken: Vec<_> = extract(&mut state.broken, |(_, of, _)| *of == number);
             drop(state);
             let member_sends =
                 broken.iter().find(|(by, ..)| join.collectives.is_among(*by, &join.members));

@@ -1,7 +1,7 @@
 //! Received notices and ended connections.
 use super::{CollGroup, CollRun, CollState, Collectives, Question, lock};
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
-use crate::coll::join_set::{ITERATIONS, QUESTION, Set, joining_tag, round_of};
+use crate::coll::join_set::{ITERATIONS, QUESTION, Set, extract, joining_tag, round_of};
 use crate::coll::notice::{CollNotice, NO_MEMBER, UNASKED};
 use crate::coll::plan::MAX_MEMBERS;
 use crate::error::Error;
@@ -48,10 +48,10 @@ impl Collectives {
         let is_new = groups.is_empty() && runs.is_empty() && !state.is_past(joining);
         if joining != 0 && from != FI_ADDR_NOTAVAIL && is_new {
             let same = |early: &(fi_addr_t, u64, Error)| early.0 == from;
-            if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY
-                && let Some(oldest) = state.early.iter().position(same)
-            {
-                state.early.remove(oldest);
+            if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY {
+                if let Some(oldest) = state.early.iter().position(same) {
+                    state.early.remove(oldest);
+                }
             }
             state.early.push((from, joining, error));
         }
@@ -111,10 +111,10 @@ impl Collectives {
         let set = state.sets.iter().find(of_name).map(|(members, _)| members.clone());
         if round != QUESTION {
             drop(state);
-            if let Some(members) = set
-                && let Some(rank) = self.member_of(from, &members)
-            {
-                self.on_round_notice(&members, rank, round, notice.error == UNASKED);
+            if let Some(members) = set {
+                if let Some(rank) = self.member_of(from, &members) {
+                    self.on_round_notice(&members, rank, round, notice.error == UNASKED);
+                }
             }
             return;
         }
@@ -131,10 +131,10 @@ impl Collectives {
             _ if !state.asked.contains(&question) => {
                 let most = if from == FI_ADDR_NOTAVAIL { MAX_STRANGE } else { MAX_EARLY };
                 let same = |other: &Question| other.from == from;
-                if state.asked.iter().filter(|other| same(other)).count() >= most
-                    && let Some(oldest) = state.asked.iter().position(same)
-                {
-                    state.asked.remove(oldest);
+                if state.asked.iter().filter(|other| same(other)).count() >= most {
+                    if let Some(oldest) = state.asked.iter().position(same) {
+                        state.asked.remove(oldest);
+                    }
                 }
                 state.asked.push_back(question);
             }
@@ -260,8 +260,7 @@ impl Collectives {
 
     /// Returns the error of a join failed elsewhere before its begin here, if it did.
     pub(super) fn failed_early(&self, tag: u64, members: &[fi_addr_t]) -> Option<Error> {
-        let early: Vec<_> =
-            lock(&self.state).early.extract_if(.., |(_, joining, _)| *joining == tag).collect();
+        let early = extract(&mut lock(&self.state).early, |(_, joining, _)| *joining == tag);
         early.into_iter().find(|(from, ..)| self.is_among(*from, members)).map(|(.., error)| error)
     }
 

@@ -166,12 +166,12 @@ impl Network {
                     }
                     None => stop.unexpected.push((from, tag, bytes)),
                 }
-                if let Some(context) = completes
-                    && self.stops[from].life == life
-                {
-                    let sending = self.stops[from].sending.entry(to).or_default();
-                    sending.retain(|other| *other != context);
-                    self.done(from, Ok(Completion::of(context, 0, 0)));
+                if let Some(context) = completes {
+                    if self.stops[from].life == life {
+                        let sending = self.stops[from].sending.entry(to).or_default();
+                        sending.retain(|other| *other != context);
+                        self.done(from, Ok(Completion::of(context, 0, 0)));
+                    }
                 }
             }
             SimPacket::Refused { life, context } => {

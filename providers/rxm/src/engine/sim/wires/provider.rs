@@ -280,14 +280,14 @@ impl Endpoint for WireEp {
         }
         let Some(mut port) = world.ports[self.id].take() else { return };
         let mut left = Vec::new();
-        if let Some((id, side)) = port.wire
-            && let Some(wire) = &mut world.wires[id]
-        {
-            let direction = &mut wire.directions[side];
-            left = direction.take_all();
-            direction.closed = true;
-            wire.ports[side] = None;
-            world.forget_if_unused(id);
+        if let Some((id, side)) = port.wire {
+            if let Some(wire) = &mut world.wires[id] {
+                let direction = &mut wire.directions[side];
+                left = direction.take_all();
+                direction.closed = true;
+                wire.ports[side] = None;
+                world.forget_if_unused(id);
+            }
         }
         if let Some(bound) = &mut port.bindings {
             // Nothing is reported, but all is accounted for.
