@@ -13,6 +13,14 @@ pub(crate) fn error<T>(kind: u32, subtype: u32) -> DatResult<T> {
     Err(DatError(kind | subtype))
 }
 
+/// Returns the object of a handle, or fails with this subtype of DAT_INVALID_HANDLE.
+pub(crate) fn require_object<T>(found: Option<T>, subtype: u32) -> DatResult<T> {
+    match found {
+        Some(object) => Ok(object),
+        None => error(INVALID_HANDLE, subtype),
+    }
+}
+
 /// The parameter in this place, counted from 1, is not valid.
 pub(crate) fn bad_argument<T>(argument: u32) -> DatResult<T> {
     error(INVALID_PARAMETER, ARG_1 + argument - 1)

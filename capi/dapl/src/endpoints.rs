@@ -253,9 +253,7 @@ impl DatState {
     pub(crate) fn ep_free(&mut self, ep: Handle) -> DatResult {
         self.eps.find(ep, HANDLE_EP)?;
         self.close_fabric(ep, false);
-        let Some(found) = self.eps.close(&mut self.handles, ep) else {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        };
+        let found = require_object(self.eps.close(&mut self.handles, ep), HANDLE_EP)?;
         self.memory.leave_pz(found.pz);
         for evd in [found.recv_evd, found.request_evd, found.connect_evd] {
             self.events.leave_evd(evd);

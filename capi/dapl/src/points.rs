@@ -136,9 +136,7 @@ impl DatState {
         if data.len() > self.ias.find(request.ia, HANDLE_IA)?.private_max {
             return bad_argument(3);
         }
-        let Some(request) = self.crs.close(&mut self.handles, cr) else {
-            return error(INVALID_HANDLE, HANDLE_CR);
-        };
+        let request = require_object(self.crs.close(&mut self.handles, cr), HANDLE_CR)?;
         if let Err(error) = self.realize(ep, Some(&request.info)) {
             request.listener.reject(&request.info, &[]);
             if error != DatError(INTERNAL_ERROR) {

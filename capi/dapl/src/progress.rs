@@ -104,7 +104,7 @@ impl DatState {
 
     /// Returns the next event, for a caller not waiting.
     pub(crate) fn evd_dequeue(&mut self, evd: Handle) -> DatResult<DatEvent> {
-        let Some(found) = self.events.evd(evd) else { return error(INVALID_HANDLE, HANDLE_1) };
+        let found = require_object(self.events.evd(evd), HANDLE_1)?;
         if found.waiters > 0 {
             return error(INVALID_STATE, STATE_EVD_WAITER);
         }

@@ -1,7 +1,7 @@
 //! Open objects of one class by their handles.
-use crate::answer::{DatResult, error};
+use crate::answer::{DatResult, require_object};
 use crate::handles::HandleTable;
-use crate::layout::{Handle, HandleKind, INVALID_HANDLE};
+use crate::layout::{Handle, HandleKind};
 use std::collections::HashMap;
 
 /// An object of an adaptor.
@@ -40,10 +40,7 @@ impl<T> Handles<T> {
 
     /// Finds an object, or fails with this subtype of DAT_INVALID_HANDLE.
     pub(crate) fn find(&mut self, handle: Handle, subtype: u32) -> DatResult<&mut T> {
-        match self.0.get_mut(&handle) {
-            Some(object) => Ok(object),
-            None => error(INVALID_HANDLE, subtype),
-        }
+        require_object(self.0.get_mut(&handle), subtype)
     }
 
     pub(crate) fn get(&self, handle: Handle) -> Option<&T> {

@@ -226,7 +226,7 @@ impl SharedReceives {
 
 /// A connected endpoint with its queues.
 pub(crate) struct FabricEndpoint {
-    // closed in this order: what is bound after what it is bound to
+    // The fields are dropped in this order: the endpoint before its queues, context and domain.
     ep: OwnedFid,
     pub(crate) requests: FabricQueue,
     pub(crate) receives: FabricQueue,

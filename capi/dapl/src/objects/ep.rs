@@ -68,10 +68,7 @@ pub(crate) fn default_attr(ia: Option<&DatIa>) -> DatEpAttr {
 }
 
 pub(crate) fn check_attr(ia: Option<&DatIa>, attr: &DatEpAttr, argument: u32) -> DatResult {
-    let limits = match ia {
-        Some(ia) => ia.limits,
-        None => return error(INVALID_HANDLE, HANDLE_IA),
-    };
+    let limits = require_object(ia, HANDLE_IA)?.limits;
     let flags = COMPLETION_SUPPRESS
         | COMPLETION_UNSIGNALLED
         | COMPLETION_BARRIER_FENCE

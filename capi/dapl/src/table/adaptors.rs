@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn ia_query(
     provider: *mut DatProviderAttr,
 ) -> u32 {
     answer(|state| {
-        let Some(of) = state.ias.get(ia) else { return error(INVALID_HANDLE, HANDLE_IA) };
+        let of = require_object(state.ias.get(ia), HANDLE_IA)?;
         if mask != 0 {
             check_output(attr, 4)?;
         }

@@ -52,7 +52,7 @@ pub(super) fn give_back(mut state: MutexGuard<'_, DatState>) {
         let function: unsafe extern "C" fn(usize, Handle) = unsafe {
             std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(agent.function))
         };
-        // SAFETY: it is called with what was given with it.
+        // SAFETY: the function gets the instance data that the application registered with it.
         unsafe { function(agent.instance_data, evd) };
     }
 }
@@ -116,12 +116,7 @@ pub(super) fn segments(
 
 /// Returns the maximum numbers of segments of an endpoint's requests and receives.
 pub(super) fn segments_of(state: &DatState, ep: Handle) -> DatResult<(usize, usize)> {
-    match state.eps.get(ep) {
-        Some(found) => {
-            let attr = &found.attr;
-            let most = [attr.max_request_iov, attr.max_recv_iov].map(|n| n.max(1) as usize);
-            Ok((most[0].min(SEGMENTS), most[1].min(SEGMENTS)))
-        }
-        None => error(INVALID_HANDLE, HANDLE_EP),
-    }
+    let attr = &require_object(state.eps.get(ep), HANDLE_EP)?.attr;
+    let most = [attr.max_request_iov, attr.max_recv_iov].map(|n| n.max(1) as usize);
+    Ok((most[0].min(SEGMENTS), most[1].min(SEGMENTS)))
 }

@@ -6,7 +6,7 @@ use super::call::*;
 
 pub(super) unsafe extern "C" fn cr_query(cr: Handle, _mask: u32, param: *mut DatCrParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.crs.get(cr) else { return error(INVALID_HANDLE, HANDLE_CR) };
+        let found = require_object(state.crs.get(cr), HANDLE_CR)?;
         check_output(param, 3)?;
         put(
             param,
@@ -29,9 +29,7 @@ pub(super) unsafe extern "C" fn cr_accept(
     data: *const u8,
 ) -> u32 {
     answer(|state| {
-        if !state.crs.contains(cr) {
-            return error(INVALID_HANDLE, HANDLE_CR);
-        }
+        require_object(state.crs.get(cr), HANDLE_CR)?;
         let data = private(data, length, 3)?;
         state.cr_accept(cr, ep, &data)
     })
@@ -39,9 +37,7 @@ pub(super) unsafe extern "C" fn cr_accept(
 
 pub(super) unsafe extern "C" fn cr_reject(cr: Handle, length: i32, data: *const u8) -> u32 {
     answer(|state| {
-        if !state.crs.contains(cr) {
-            return error(INVALID_HANDLE, HANDLE_CR);
-        }
+        require_object(state.crs.get(cr), HANDLE_CR)?;
         let data = private(data, length, 2)?;
         state.cr_reject(cr, &data)
     })
@@ -61,9 +57,7 @@ pub(super) unsafe extern "C" fn psp_create(
 ) -> u32 {
     answer(|state| {
         check_output(psp, 5)?;
-        if !state.ias.contains(ia) {
-            return error(INVALID_HANDLE, HANDLE_IA);
-        }
+        require_object(state.ias.get(ia), HANDLE_IA)?;
         let makes_endpoints = makes_endpoints(flags)?;
         if conn_qual == 0 {
             return bad_argument(2);
@@ -83,9 +77,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
     answer(|state| {
         check_output(psp, 5)?;
         check_output(conn_qual, 2)?;
-        if !state.ias.contains(ia) {
-            return error(INVALID_HANDLE, HANDLE_IA);
-        }
+        require_object(state.ias.get(ia), HANDLE_IA)?;
         let (made, at) = state.sp_create(ia, 0, evd, None, makes_endpoints(flags)?)?;
         put(psp, made);
         put(conn_qual, at);
@@ -96,7 +88,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
 pub(super) unsafe extern "C" fn psp_query(psp: Handle, _mask: u32, param: *mut DatPspParam) -> u32 {
     answer(|state| {
         let found = state.sps.get(psp).filter(|sp| sp.reserved.is_none());
-        let Some(found) = found else { return error(INVALID_HANDLE, HANDLE_PSP) };
+        let found = require_object(found, HANDLE_PSP)?;
         check_output(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
         let psp_flags = found.makes_endpoints.into();
@@ -129,7 +121,7 @@ pub(super) unsafe extern "C" fn rsp_create(
 pub(super) unsafe extern "C" fn rsp_query(rsp: Handle, _mask: u32, param: *mut DatRspParam) -> u32 {
     answer(|state| {
         let found = state.sps.get(rsp).and_then(|sp| sp.reserved.map(|ep| (sp, ep)));
-        let Some((found, ep_handle)) = found else { return error(INVALID_HANDLE, HANDLE_RSP) };
+        let (found, ep_handle) = require_object(found, HANDLE_RSP)?;
         check_output(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
         put(param, DatRspParam { ia_handle, conn_qual, evd_handle, ep_handle });
@@ -149,12 +141,8 @@ pub(super) unsafe extern "C" fn srq_create(
 ) -> u32 {
     answer(|state| {
         check_output(srq, 4)?;
-        if !state.ias.contains(ia) {
-            return error(INVALID_HANDLE, HANDLE_IA);
-        }
+        let of = (ia, require_object(state.ias.get(ia), HANDLE_IA)?);
         let Some(attr) = get(attr) else { return bad_argument(3) };
-        let found = state.ias.find(ia, HANDLE_IA)?;
-        let of = (ia, &*found);
         let (handles, memory) = (&mut state.handles, &mut state.memory);
         put(srq, state.srqs.srq_create(handles, memory, of, pz, &attr)?);
         Ok(())
@@ -172,7 +160,7 @@ pub(super) unsafe extern "C" fn srq_post_recv(
     cookie: u64,
 ) -> u32 {
     answer(|state| {
-        let Some(found) = state.srqs.get(srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+        let found = require_object(state.srqs.get(srq), HANDLE_SRQ)?;
         let (iov, count) = segments(iov, count, found.max_iov)?;
         state.srqs.srq_post(&state.memory, srq, &iov[..count], cookie)
     })
@@ -180,7 +168,7 @@ pub(super) unsafe extern "C" fn srq_post_recv(
 
 pub(super) unsafe extern "C" fn srq_query(srq: Handle, _mask: u32, param: *mut DatSrqParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.srqs.get(srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+        let found = require_object(state.srqs.get(srq), HANDLE_SRQ)?;
         check_output(param, 3)?;
         let left = found.ops.used() as i32;
         put(

@@ -17,31 +17,26 @@ pub(super) unsafe extern "C" fn cno_create(ia: Handle, agent: ProxyAgent, cno: *
 }
 
 pub(super) unsafe extern "C" fn cno_modify_agent(cno: Handle, agent: ProxyAgent) -> u32 {
-    answer(|state| match state.events.cno_mut(cno) {
-        Some(found) => {
-            found.agent = agent;
-            Ok(())
-        }
-        None => error(INVALID_HANDLE, HANDLE_CNO),
+    answer(|state| {
+        require_object(state.events.cno_mut(cno), HANDLE_CNO)?.agent = agent;
+        Ok(())
     })
 }
 
 pub(super) unsafe extern "C" fn cno_query(cno: Handle, _mask: u32, param: *mut DatCnoParam) -> u32 {
-    answer(|state| match state.events.cno(cno) {
-        Some(found) => {
-            check_output(param, 3)?;
-            let agent = found.agent;
-            put(
-                param,
-                DatCnoParam {
-                    ia_handle: found.ia,
-                    proxy_type: u32::from(agent.function != 0),
-                    agent: [agent.instance_data, agent.function],
-                },
-            );
-            Ok(())
-        }
-        None => error(INVALID_HANDLE, HANDLE_CNO),
+    answer(|state| {
+        let found = require_object(state.events.cno(cno), HANDLE_CNO)?;
+        check_output(param, 3)?;
+        let agent = found.agent;
+        put(
+            param,
+            DatCnoParam {
+                ia_handle: found.ia,
+                proxy_type: u32::from(agent.function != 0),
+                agent: [agent.instance_data, agent.function],
+            },
+        );
+        Ok(())
     })
 }
 
@@ -119,13 +114,9 @@ pub(super) fn wait_for<T>(
 pub(super) unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u32 {
     answer_without(|| {
         let mut guard = state();
-        match guard.events.cno_mut(cno) {
-            Some(found) => {
-                check_output(evd, 3)?;
-                found.waiters += 1;
-            }
-            None => return error(INVALID_HANDLE, HANDLE_CNO),
-        }
+        let found = require_object(guard.events.cno_mut(cno), HANDLE_CNO)?;
+        check_output(evd, 3)?;
+        found.waiters += 1;
         drop(guard);
         let found = wait_for(
             cno,
@@ -157,7 +148,7 @@ pub(super) unsafe extern "C" fn evd_create(
 
 pub(super) unsafe extern "C" fn evd_query(evd: Handle, _mask: u32, param: *mut DatEvdParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.events.evd(evd) else { return error(INVALID_HANDLE, HANDLE_1) };
+        let found = require_object(state.events.evd(evd), HANDLE_1)?;
         check_output(param, 3)?;
         let enabled = if found.enabled { 0x01 } else { 0x02 };
         let waitable = if found.waitable { 0x04 } else { 0x08 };
@@ -204,7 +195,7 @@ pub(super) unsafe extern "C" fn evd_wait(
 ) -> u32 {
     answer_without(|| {
         let mut guard = state();
-        let Some(found) = guard.events.evd_mut(evd) else { return error(INVALID_HANDLE, HANDLE_1) };
+        let found = require_object(guard.events.evd_mut(evd), HANDLE_1)?;
         if threshold <= 0 || threshold as usize > found.qlen {
             return bad_argument(3);
         }
@@ -262,9 +253,7 @@ pub(super) unsafe extern "C" fn evd_resize(evd: Handle, qlen: i32) -> u32 {
 
 pub(super) unsafe extern "C" fn evd_post_se(evd: Handle, event: *const DatEvent) -> u32 {
     answer(|state| {
-        if state.events.evd(evd).is_none() {
-            return error(INVALID_HANDLE, HANDLE_1);
-        }
+        require_object(state.events.evd(evd), HANDLE_1)?;
         match get(event) {
             Some(event) => state.events.evd_post(evd, &event),
             None => bad_argument(2),
@@ -274,9 +263,7 @@ pub(super) unsafe extern "C" fn evd_post_se(evd: Handle, event: *const DatEvent)
 
 pub(super) unsafe extern "C" fn evd_dequeue(evd: Handle, event: *mut DatEvent) -> u32 {
     answer(|state| {
-        if state.events.evd(evd).is_none() {
-            return error(INVALID_HANDLE, HANDLE_1);
-        }
+        require_object(state.events.evd(evd), HANDLE_1)?;
         check_output(event, 2)?;
         put(event, state.evd_dequeue(evd)?);
         Ok(())

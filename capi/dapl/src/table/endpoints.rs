@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn ep_create_with_srq(
 
 pub(super) unsafe extern "C" fn ep_query(ep: Handle, _mask: u64, param: *mut DatEpParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.eps.get(ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        let found = require_object(state.eps.get(ep), HANDLE_EP)?;
         check_output(param, 3)?;
         put(
             param,
@@ -74,9 +74,7 @@ pub(super) unsafe extern "C" fn ep_query(ep: Handle, _mask: u64, param: *mut Dat
 
 pub(super) unsafe extern "C" fn ep_modify(ep: Handle, mask: u64, param: *const DatEpParam) -> u32 {
     answer(|state| {
-        if !state.eps.contains(ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
+        require_object(state.eps.get(ep), HANDLE_EP)?;
         match get(param) {
             Some(param) => state.ep_modify(ep, mask, &param),
             None => bad_argument(3),
@@ -96,9 +94,7 @@ pub(super) unsafe extern "C" fn ep_connect(
     flags: u32,
 ) -> u32 {
     answer(|state| {
-        if !state.eps.contains(ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
+        require_object(state.eps.get(ep), HANDLE_EP)?;
         // SAFETY: null or an address of the application's.
         let Some(peer) = (unsafe { SocketAddress::of_application(peer) }) else {
             return bad_argument(2);
@@ -120,10 +116,8 @@ pub(super) unsafe extern "C" fn ep_dup_connect(
     _qos: u32,
 ) -> u32 {
     answer(|state| {
-        if !state.eps.contains(ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let Some(of) = state.eps.get(other) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        require_object(state.eps.get(ep), HANDLE_EP)?;
+        let of = require_object(state.eps.get(other), HANDLE_EP)?;
         if of.state != EpState::Connected {
             return bad_state(of.state);
         }
@@ -210,10 +204,10 @@ pub(super) unsafe extern "C" fn ep_get_status(
     request_idle: *mut u32,
 ) -> u32 {
     answer(|state| {
-        let Some(found) = state.eps.get(ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        let found = require_object(state.eps.get(ep), HANDLE_EP)?;
         let ia = found.ia;
         state.handle_events(ia);
-        let Some(found) = state.eps.get(ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        let found = require_object(state.eps.get(ep), HANDLE_EP)?;
         put(ep_state, found.state as u32);
         put(recv_idle, u32::from(found.receives.used() == 0));
         put(request_idle, u32::from(found.requests.used() == 0));

@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn lmr_create(
 
 pub(super) unsafe extern "C" fn lmr_query(lmr: Handle, _mask: u32, param: *mut DatLmrParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.memory.lmr(lmr) else { return error(INVALID_HANDLE, HANDLE_LMR) };
+        let found = require_object(state.memory.lmr(lmr), HANDLE_LMR)?;
         check_output(param, 3)?;
         put(
             param,
@@ -63,9 +63,7 @@ pub(super) unsafe extern "C" fn lmr_free(lmr: Handle) -> u32 {
 /// Memory is coherent: there is nothing to do.
 pub(super) unsafe extern "C" fn lmr_sync(ia: Handle, iov: *const Triplet, count: u64) -> u32 {
     answer(|state| {
-        if !state.ias.contains(ia) {
-            return error(INVALID_HANDLE, HANDLE_IA);
-        }
+        require_object(state.ias.get(ia), HANDLE_IA)?;
         if iov.is_null() && count > 0 { bad_argument(2) } else { Ok(()) }
     })
 }
@@ -82,7 +80,7 @@ pub(super) unsafe extern "C" fn rmr_create(pz: Handle, rmr: *mut Handle) -> u32 
 
 pub(super) unsafe extern "C" fn rmr_query(rmr: Handle, _mask: u32, param: *mut DatRmrParam) -> u32 {
     answer(|state| {
-        let Some(found) = state.memory.rmr(rmr) else { return error(INVALID_HANDLE, HANDLE_RMR) };
+        let found = require_object(state.memory.rmr(rmr), HANDLE_RMR)?;
         check_output(param, 3)?;
         let (lmr_triplet, mem_priv, rmr_context) = found.bound.unwrap_or_default();
         put(
@@ -114,9 +112,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
     rmr_context: *mut u32,
 ) -> u32 {
     answer(|state| {
-        if state.memory.rmr(rmr).is_none() {
-            return error(INVALID_HANDLE, HANDLE_RMR);
-        }
+        require_object(state.memory.rmr(rmr), HANDLE_RMR)?;
         let Some(triplet) = get(triplet) else { return bad_argument(3) };
         let key = state.rmr_bind(rmr, lmr, triplet, privileges, va_type, ep, cookie, flags)?;
         put(rmr_context, key);
@@ -139,7 +135,7 @@ pub(super) unsafe extern "C" fn pz_create(ia: Handle, pz: *mut Handle) -> u32 {
 
 pub(super) unsafe extern "C" fn pz_query(pz: Handle, _mask: u32, param: *mut Handle) -> u32 {
     answer(|state| {
-        let Some(found) = state.memory.pz(pz) else { return error(INVALID_HANDLE, HANDLE_PZ) };
+        let found = require_object(state.memory.pz(pz), HANDLE_PZ)?;
         check_output(param, 3)?;
         put(param, found.ia);
         Ok(())
