@@ -52,7 +52,7 @@ impl CoreCntr {
 
 impl Drop for CoreCntr {
     fn drop(&mut self) {
-        // SAFETY: what is bound to it holds a count on this, so nothing is left.
+        // SAFETY: each object bound to this one holds a reference on it, so none is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
     }
 }

@@ -130,15 +130,7 @@ impl CoreDgram {
         av: &Arc<CoreAv>,
         held: usize,
     ) -> Result<(Self, DgramMeans)> {
-        let mut raw: *mut fid_ep = ptr::null_mut();
-        let domain = cq.domain();
-        // SAFETY: the domain is open; the core only reads the info, during the call.
-        let raw = unsafe {
-            let open = call!(domain.raw().as_ref().ops, endpoint);
-            let info = info.as_ptr().cast_mut();
-            code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
-            NonNull::new(raw).ok_or(Error::OTHER)?
-        };
+        let raw = cq.domain().open_endpoint(info)?;
         let ep = Self { raw, owner: cq.owner(), cq: cq.clone(), av: av.clone() };
         // SAFETY: all are open and of one domain.
         unsafe {

@@ -56,6 +56,18 @@ impl CoreDomain {
         self.raw
     }
 
+    /// Opens an endpoint without enabling it.
+    pub(super) fn open_endpoint(&self, info: &InfoBuf) -> Result<NonNull<fid_ep>> {
+        let mut ep = ptr::null_mut();
+        // SAFETY: the domain is open; the core only reads the info, during the call.
+        unsafe {
+            let open = call!(self.raw.as_ref().ops, endpoint);
+            let info = info.as_ptr().cast_mut();
+            code(open(self.raw.as_ptr(), info, &mut ep, ptr::null_mut()))?;
+        }
+        NonNull::new(ep).ok_or(Error::OTHER)
+    }
+
     /// Returns true if peers address memory by its virtual address.
     pub(super) fn has_virt_addr(&self) -> bool {
         self.virt_addr

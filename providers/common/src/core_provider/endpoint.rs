@@ -101,17 +101,8 @@ impl CoreEndpoint {
         cntrs: &[(Arc<CoreCntr>, u64)],
         token: u64,
     ) -> Result<Self> {
-        let mut raw: *mut fid_ep = ptr::null_mut();
-        let domain = cq.domain();
-        // SAFETY: the domain is open; the core only reads the info, during the call.
-        let raw = unsafe {
-            let open = call!(domain.raw().as_ref().ops, endpoint);
-            let info = info.as_ptr().cast_mut();
-            code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
-            NonNull::new(raw).ok_or(Error::OTHER)?
-        };
         let ep = Self {
-            raw,
+            raw: cq.domain().open_endpoint(info)?,
             owner: cq.owner(),
             eq: eq.clone(),
             cq: cq.clone(),
@@ -147,22 +138,13 @@ impl CoreEndpoint {
     }
 
     fn gives_source_here(domain: &CoreDomain, info: &InfoBuf) -> bool {
-        let mut raw: *mut fid_ep = ptr::null_mut();
+        let Ok(ep) = domain.open_endpoint(info) else { return false };
         let source = 0u64;
-        // SAFETY: the domain is open; the core only reads the info, during the call. The
-        // endpoint is open until it is closed here, and the value lives for the call.
+        // SAFETY: the endpoint is open until it is closed here, and the value lives for the call.
         unsafe {
-            let asked = (|| {
-                let open = call!(domain.raw().as_ref().ops, endpoint);
-                let info = info.as_ptr().cast_mut();
-                code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
-                let ep = NonNull::new(raw).ok_or(Error::OTHER)?;
-                set_source(ep, &source)
-            })();
-            if !raw.is_null() {
-                let _ = close(raw.cast());
-            }
-            asked.is_ok()
+            let is_set = set_source(ep, &source).is_ok();
+            let _ = close(ep.as_ptr().cast());
+            is_set
         }
     }
 

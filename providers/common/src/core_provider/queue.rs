@@ -341,7 +341,7 @@ fn done(
 
 impl Drop for CoreCq {
     fn drop(&mut self) {
-        // SAFETY: what is bound to it holds a count on this, so nothing is left.
+        // SAFETY: each object bound to this one holds a reference on it, so none is left.
         if unsafe { close(self.fid()) }.is_err() {
             let flights = std::mem::take(&mut *self.flights.lock_within());
             std::mem::forget(flights);

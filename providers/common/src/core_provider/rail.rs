@@ -141,11 +141,7 @@ impl<O: QueueOwner> CoreRail<O> {
             code(open(domain.raw().as_ptr(), &mut attr, &mut raw, context))?;
             let srx = opened.note(given(raw)?);
 
-            let mut raw: *mut fid_ep = ptr::null_mut();
-            let open = call!(ops, endpoint);
-            let info = info.as_ptr().cast_mut();
-            code(open(domain.raw().as_ptr(), info, &mut raw, ptr::null_mut()))?;
-            let raw = opened.note(given(raw)?);
+            let raw = opened.note(domain.open_endpoint(info)?);
 
             let fid = raw.as_ptr().cast::<fid>();
             bind(fid, av.as_ptr().cast(), 0)?;

@@ -292,10 +292,6 @@ impl Waitable for Cntr {
         self.has_changed()
     }
 
-    fn may_block(&self) -> bool {
-        self.progress_source().may_block()
-    }
-
     fn poll_context(&self) -> *mut c_void {
         self.context()
     }

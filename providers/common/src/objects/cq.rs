@@ -598,10 +598,6 @@ impl Waitable for Cq {
         self.has_entries()
     }
 
-    fn may_block(&self) -> bool {
-        self.progress_source().may_block()
-    }
-
     fn poll_context(&self) -> *mut c_void {
         self.context()
     }

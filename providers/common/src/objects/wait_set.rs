@@ -21,7 +21,9 @@ pub trait Waitable: Send + Sync + 'static {
     /// recording it.
     fn is_ready(&self) -> bool;
     /// Returns true if the progress sources would wake a waiter.
-    fn may_block(&self) -> bool;
+    fn may_block(&self) -> bool {
+        self.source_of_set().is_none_or(Progress::may_block)
+    }
     /// Returns the context reported by fi_poll(3).
     fn poll_context(&self) -> *mut c_void;
     /// Returns the source added to a wait set with the member; `None` if the member adds its
