@@ -180,7 +180,7 @@ pub(super) fn mind_forks() {
 /// Runs `work` on a library thread that survives its panic. A panic returns `None` and writes a
 /// line to stderr, after the one of Rust's panic hook.
 pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
-    // Such work uses what is behind locks, whose other users may panic as well.
+    // The work shares only state behind locks, which other threads may leave by a panic as well.
     let result = catch_unwind(AssertUnwindSafe(work));
     if result.is_err() {
         let name = own_name();

@@ -255,7 +255,7 @@ impl Drop for ProgramMonitor {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+#[allow(clippy::single_range_in_vec_init, reason = "the lists hold ranges")]
 mod tests {
     use super::*;
 

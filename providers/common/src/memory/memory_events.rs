@@ -113,7 +113,7 @@ pub(crate) trait MemoryWatch: Send + Sync {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+#[allow(clippy::single_range_in_vec_init, reason = "the lists hold ranges")]
 mod tests {
     use super::*;
 

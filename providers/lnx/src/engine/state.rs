@@ -97,7 +97,7 @@ impl PostsReceives for LnxState {
     // Endpoints with buffered receives are not offered.
     fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
 
-    // Cores are not called with the lock held: what is on its way comes with the next read.
+    // Cores are not called with the lock held: the next read of a queue polls them.
     fn look(&mut self) {}
 
     fn match_message(&mut self, matched: MatchedMessage) {
