@@ -90,7 +90,7 @@ impl CoreDomain {
         // SAFETY: the domain is open, the attribute lives for the call.
         unsafe {
             let open = call!(self.raw.as_ref().ops, srx_ctx);
-            code(open(self.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            code(on_own_stack(|| open(self.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut())))?;
         }
         NonNull::new(raw).ok_or(Error::OTHER)
     }
