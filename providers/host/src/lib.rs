@@ -2,8 +2,8 @@
 //!
 //! A plug-in supplies its name and its scheme of endpoint names ([`HostPlugIn`]). [`info`] has the
 //! supported attributes, and [`name`] the names of endpoints. [`link`] has the links for the engine
-//! of `ofi_stream`, soon upgraded to shared memory ([`ShmUpgrade`]). [`settings`] are the
-//! parameters.
+//! of `ofi_stream`, authenticated by a pre-shared key if there is one ([`PskTransport`]), and soon
+//! upgraded to shared memory ([`ShmUpgrade`]). [`settings`] are the parameters.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod info;
 mod link;
@@ -17,6 +17,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_stream::objects::LinkProvider;
+use ofi_stream::psk_transport::PskTransport;
 use ofi_stream::shm_upgrade::ShmUpgrade;
 
 pub use ofi_stream::cleanup;
@@ -27,7 +28,7 @@ pub fn provider_entry(plug_in: &'static HostPlugIn) -> *mut fi_provider {
     plug_in.select();
     // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
     settings::declare();
-    ofi_stream::objects::provider_entry::<ShmUpgrade<ShmLinks>>(None)
+    ofi_stream::objects::provider_entry::<ShmUpgrade<PskTransport<ShmLinks>>>(None)
 }
 
 impl LinkProvider for ShmLinks {

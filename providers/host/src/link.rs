@@ -330,6 +330,7 @@ mod tests {
     use ofi_provider::abi::FI_ADDR_STR;
     use ofi_provider::addr::EndpointName;
     use ofi_stream::objects::LinkProvider;
+    use ofi_stream::psk_transport::PskTransport;
     use ofi_stream::secret::PskConfig;
     use ofi_stream::shm_upgrade::ShmUpgrade;
 
@@ -343,7 +344,8 @@ mod tests {
     #[test]
     fn links_upgraded_to_shared_memory_satisfy_the_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
-        let [server, client] = [(); 2].map(|()| ShmUpgrade::<ShmLinks>::open().unwrap());
+        let [server, client] =
+            [(); 2].map(|()| ShmUpgrade::<PskTransport<ShmLinks>>::open().unwrap());
         ofi_stream::transport_conformance::check(&server, &client, &any);
         ofi_stream::transport_conformance::check_local(&server, &client, &any);
     }
@@ -352,10 +354,13 @@ mod tests {
     fn links_with_a_secret_are_as_well() {
         let any = Addr::any(FI_ADDR_STR as u32);
         for encrypts in [false, true] {
-            let [server, client] = [(); 2].map(|()| {
+            let keyed = || {
                 let secret = PskConfig::new(b"the secret of a job", encrypts);
-                ShmUpgrade::with_secret(ShmLinks::open().unwrap(), secret)
-            });
+                PskTransport::with_config(ShmLinks::open().unwrap(), secret)
+            };
+            let [server, client] = [(); 2].map(|()| keyed());
+            ofi_stream::transport_conformance::check(&server, &client, &any);
+            let [server, client] = [(); 2].map(|()| ShmUpgrade::new(keyed()));
             ofi_stream::transport_conformance::check(&server, &client, &any);
             ofi_stream::transport_conformance::check_local(&server, &client, &any);
         }

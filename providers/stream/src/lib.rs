@@ -1,10 +1,11 @@
 //! Messages, remote memory access and atomic operations over links carrying bytes in order.
 //!
 //! [`engine`] implements the protocol for any kind of link. A provider implements the traits of
-//! [`net`] for its links; [`local`] lets peers of one host use shared memory over any of them.
-//! [`objects`] are its fabrics, domains and endpoints, [`attrs`] lists their capabilities, and
-//! [`settings`] the user's parameters. [`wire`] holds the formats, equal to those of upstream
-//! libfabric's tcp provider. [`callers`] and [`unknown_conns`] limit unknown peers. See
+//! [`transport`] for its links; [`psk_transport`] authenticates the peers of any of them, and
+//! [`shm_upgrade`] lets peers of one host use shared memory. [`objects`] are its fabrics, domains
+//! and endpoints, [`attrs`] lists their capabilities, and [`settings`] the user's parameters.
+//! [`wire`] holds the formats, equal to those of upstream libfabric's tcp provider.
+//! [`accept_queue`] and [`conn_quota`] limit unknown peers. See
 //! docs/new-provider.md for writing another provider.
 #![cfg_attr(not(any(test, feature = "sim")), forbid(unsafe_code))]
 #![warn(missing_docs)]
@@ -13,6 +14,7 @@ pub mod attrs;
 pub mod conn_quota;
 pub mod engine;
 pub mod objects;
+pub mod psk_transport;
 pub mod secret;
 pub mod settings;
 pub mod shm_upgrade;

@@ -13,18 +13,13 @@
 //! The carrier connection stays open: its end is the link's end, reported when the ring is empty.
 //! An end about to be closed with more bytes than the ring can hold sends them on the carrier
 //! connection ([`ByteLink::send_trailing_on_socket`]). The other end finds them there when the ring is empty.
-//!
-//! If the processes of a job have a pre-shared key ([`crate::secret`]), the ends of a link
-//! authenticate each other on the carrier connection before the engine receives or sends a byte.
-//! With encryption, the carrier connection always carries records.
 use crate::objects::LinkProvider;
-use crate::secret::psk_handshake::{AuthError, PskHandshake};
-use crate::secret::records::{RECORD_MAX, RecordStream};
-use crate::secret::{PskConfig, SecretKey};
+use crate::secret::PskConfig;
 use crate::settings::StreamSettings;
 use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkListener, LinkOp, LinkPoller, Receiving,
-    Sending, Transport, ZerocopyDone, log_not_in_memory, peer_of,
+    Sending, Transport, ZerocopyDone, as_word, forward, from_word, log_not_in_memory, peer_of,
+    receive_each_below, send_each_below,
 };
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
@@ -47,7 +42,6 @@ use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
 use ofi_simulation::InjectedFault;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Display;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -76,9 +70,6 @@ const MAX_LOOKS: u32 = 64;
 /// Maximum bytes received by one call during the shared-memory upgrade.
 const SWITCHING_SEGMENT: usize = 8192;
 
-/// Maximum size in bytes of a first message waiting for the authentication handshake.
-const FIRST_MAX: usize = 4096;
-
 /// Carrier of the bytes of one direction of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkPath {
@@ -88,9 +79,6 @@ enum LinkPath {
     Switching,
     /// In memory.
     Memory,
-    /// On the carrier connection, after an incomplete authentication handshake, or in encrypted
-    /// records.
-    Secret,
 }
 
 /// Event of the shared-memory upgrade, passed from the net to a link.
@@ -125,11 +113,6 @@ struct LinkShared {
     sends: AtomicBool,
 }
 
-/// Returns true if an error reports a disconnect of the other end.
-fn has_hung_up(error: Error) -> bool {
-    error == Error::CONNRESET || error.code() == libc::EPIPE
-}
-
 /// Returns true if the current simulator test injects this fault.
 #[cfg(any(test, feature = "sim"))]
 fn is_injected(fault: InjectedFault) -> bool {
@@ -138,19 +121,6 @@ fn is_injected(fault: InjectedFault) -> bool {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Encodes the result of a send or receive as one number, returned in a register: the byte count,
-/// or the negative error code.
-#[inline(always)]
-fn as_word(result: Result<usize>) -> isize {
-    result.map_or_else(|error| -(error.code() as isize), |n| n as isize)
-}
-
-/// Decodes a number made by [`as_word`].
-#[inline(always)]
-fn from_word(word: isize) -> Result<usize> {
-    usize::try_from(word).map_err(|_| Error::from_code(word.wrapping_neg() as i32))
 }
 
 impl LinkShared {
@@ -219,37 +189,6 @@ pub struct UpgradableLink<L: ByteLink> {
     sends: Cell<LinkPath>,
     rx_path: Cell<LinkPath>,
     part: OnceCell<Box<ShmLinkState>>,
-    secret: OnceCell<Box<PskSession>>,
-}
-
-/// Additional state of a link with a pre-shared key.
-#[derive(Debug)]
-struct PskSession {
-    /// Process owning the link ([`generation`]): another process would use the same nonces for
-    /// other bytes.
-    generation: u32,
-    /// Pre-shared key to be proven.
-    key: Arc<SecretKey>,
-    /// Both ends encrypt.
-    encrypts: bool,
-    state: RefCell<PskState>,
-}
-
-/// Data on the carrier connection of a link with a pre-shared key.
-#[derive(Debug)]
-enum PskState {
-    /// Authentication handshake, followed by data already sent: the first message of the connecting
-    /// end.
-    Proving(PskHandshake, Vec<u8>),
-    /// Unsent rest of the handshake and the first message, followed by plain bytes.
-    ZeroCopyTx(Vec<u8>),
-    /// Bytes as they are.
-    Unencrypted,
-    /// Encrypted records. With `true` the last byte to be sent was not reported as sent, and is
-    /// passed again.
-    Encrypted(RecordStream, bool),
-    /// The other end is not believed.
-    Over(Error),
 }
 
 /// Identifier of a link or listener within a [`ShmUpgrade`].
@@ -289,319 +228,9 @@ impl ShmLinkState {
 }
 
 impl<L: ByteLink> UpgradableLink<L> {
-    /// Creates a link; `begin` starts this end's part of the authentication handshake with the
-    /// job's pre-shared key.
-    fn new(carrier: L, chosen: &PskConfig, begin: StartHandshake) -> Result<Self> {
-        let secret = OnceCell::new();
-        let path = match chosen.key() {
-            None => LinkPath::Carrier,
-            Some(key) => {
-                count_forks();
-                let exchange = begin(key, chosen.encrypts()).map_err(|_| Error::IO)?;
-                let state = RefCell::new(PskState::Proving(exchange, Vec::new()));
-                let encrypts = chosen.encrypts();
-                let (generation, key) = (generation(), key.clone());
-                let part = PskSession { generation, key, encrypts, state };
-                let _ = secret.set(Box::new(part));
-                LinkPath::Secret
-            }
-        };
-        let path = Cell::new(path);
-        Ok(Self { carrier, sends: path.clone(), rx_path: path, part: OnceCell::new(), secret })
-    }
-
-    /// Returns the key state of a link with a pre-shared key, in its owning process.
-    fn secret(&self) -> Result<&PskSession> {
-        let secret = self.secret.get().ok_or(Error::OTHER)?;
-        if secret.generation == generation() { Ok(secret) } else { Err(Error::OTHER) }
-    }
-
-    /// Returns true if the link uses exactly this pre-shared key, or no key if there is none.
-    fn is_for(&self, secret: &PskConfig) -> bool {
-        let part = self.secret.get();
-        secret.is_same(part.map(|part| &*part.key), self.encrypts())
-    }
-
-    /// Returns true if the carrier connection carries encrypted records.
-    fn encrypts(&self) -> bool {
-        self.secret.get().is_some_and(|secret| secret.encrypts)
-    }
-
-    /// Returns the carrier of bytes outside shared memory.
-    fn ground(&self) -> LinkPath {
-        if self.encrypts() { LinkPath::Secret } else { LinkPath::Carrier }
-    }
-
-    /// Returns true if one byte is still to be passed again, although the other end receives it
-    /// with the bytes before.
-    fn has_half_sent(&self) -> bool {
-        let Some(secret) = self.secret.get() else { return false };
-        matches!(&*secret.state.borrow(), PskState::Encrypted(records, owes_data)
-            if *owes_data || !records.unsent().is_empty())
-    }
-
-    /// [`ByteLink::send`] on the carrier connection, in records if it carries those.
-    fn send_below(&self, bytes: &[u8]) -> Result<usize> {
-        if self.secret.get().is_none() { self.carrier.send(bytes) } else { self.send_secret(bytes) }
-    }
-
-    fn recv_below(&self, buf: &mut [u8]) -> Result<usize> {
-        if self.secret.get().is_none() { self.carrier.recv(buf) } else { self.recv_secret(buf) }
-    }
-
-    fn send_list_below(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
-        if !self.encrypts() {
-            return self.carrier.send_list(list, way);
-        }
-        self.send_list_secret(list)
-    }
-
-    #[inline(never)]
-    fn send_list_secret(&self, list: &GatherList<'_>) -> Result<usize> {
-        let secret = self.secret()?;
-        if let PskState::Encrypted(records, owes_data) = &mut *secret.state.borrow_mut() {
-            return self.send_records(records, owes_data, list.len(), |from, buf| {
-                list.copy_to(from, buf);
-            });
-        }
-        // First bytes of a link.
-        let mut buf = vec![0; FIRST_MAX.min(list.len())];
-        let n = list.copy_to(0, &mut buf);
-        self.send_secret(&buf[..n])
-    }
-
-    #[inline(never)]
-    fn recv_list_secret(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        list.fill(|buf| self.recv_secret(buf))
-    }
-
-    /// Goes on with the proof: true when it is complete, false when the other end hung up first.
-    fn prove(&self, state: &mut PskState, encrypts: bool) -> Result<bool> {
-        while let PskState::Proving(exchange, first) = state {
-            while !exchange.unsent().is_empty() {
-                match self.carrier.send(exchange.unsent()) {
-                    Ok(n) => exchange.sent(n),
-                    Err(error) if has_hung_up(error) => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            if exchange.is_proven() {
-                let first = std::mem::take(first);
-                let keys = exchange.take_keys();
-                *state = match keys {
-                    Some(keys) if encrypts => {
-                        let mut records = RecordStream::new(keys);
-                        if !first.is_empty() {
-                            let fill = |buf: &mut [u8]| buf.copy_from_slice(&first);
-                            records.seal(first.len(), fill).map_err(|_| Error::IO)?;
-                        }
-                        PskState::Encrypted(records, false)
-                    }
-                    _ => PskState::ZeroCopyTx(first),
-                };
-                break;
-            }
-            let mut buf = [0; 64];
-            let most = exchange.wants().min(buf.len());
-            let n = match self.carrier.recv(&mut buf[..most]) {
-                Ok(0) => 0,
-                Err(error) if has_hung_up(error) => 0,
-                received => received?,
-            };
-            if n == 0 {
-                if exchange.is_unanswered() {
-                    self.log_disbelief(&"it hung up and showed no secret; it may have none");
-                }
-                return Ok(false);
-            }
-            if let Err(why) = exchange.receive(&buf[..n]) {
-                // The other end learns why, if it takes that now.
-                let _ = self.carrier.send(exchange.unsent());
-                self.log_disbelief(&why);
-                *state = PskState::Over(Error::ACCES);
-                return Err(Error::ACCES);
-            }
-        }
-        if let PskState::ZeroCopyTx(left) = state {
-            while !left.is_empty() {
-                match self.carrier.send(left) {
-                    Ok(n) => drop(left.drain(..n)),
-                    Err(error) if has_hung_up(error) => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            *state = PskState::Unencrypted;
-            self.sends.set(LinkPath::Carrier);
-            self.rx_path.set(LinkPath::Carrier);
-        }
-        if let PskState::Over(error) = state { Err(*error) } else { Ok(true) }
-    }
-
-    #[cold]
-    fn log_disbelief(&self, why: &dyn Display) {
-        ofi_provider::log_sparsely!(
-            L::provider(),
-            WARN,
-            EP_CTRL,
-            "refusing the connection with {}: {why} (FI_{}_AUTH_KEY_FILE, auth_key)",
-            peer_text(peer_of(&self.carrier)),
-            L::provider().name().to_string_lossy().to_uppercase()
-        );
-    }
-
-    /// [`ByteLink::send`] on the carrier connection of a link with a pre-shared key.
-    #[inline(never)]
-    fn send_secret(&self, bytes: &[u8]) -> Result<usize> {
-        let secret = self.secret()?;
-        let mut state = secret.state.borrow_mut();
-        if let PskState::Proving(exchange, first) = &mut *state {
-            if first.is_empty()
-                && !bytes.is_empty()
-                && bytes.len() <= FIRST_MAX
-                && exchange.takes_first()
-            {
-                // First message of the connecting end: it waits here for the handshake, because there
-                // is nothing else to wait for. The sender of it then waits for readable data.
-                while !exchange.unsent().is_empty() {
-                    let n = self.carrier.send(exchange.unsent())?;
-                    exchange.sent(n);
-                }
-                first.extend_from_slice(bytes);
-                return Ok(bytes.len());
-            }
-        }
-        match self.prove(&mut state, secret.encrypts) {
-            Ok(true) => {}
-            Ok(false) => return Err(Error::from_code(libc::EPIPE)),
-            Err(error) => return Err(error),
-        }
-        match &mut *state {
-            PskState::Unencrypted => self.carrier.send(bytes),
-            PskState::Encrypted(records, owes_data) => {
-                self.send_records(records, owes_data, bytes.len(), |from, buf| {
-                    buf.copy_from_slice(&bytes[from..from + buf.len()]);
-                })
-            }
-            _ => Err(Error::AGAIN),
-        }
-    }
-
-    /// Sends the rest of the records.
-    fn flush_records(&self, records: &mut RecordStream) -> Result {
-        while !records.unsent().is_empty() {
-            let n = self.carrier.send(records.unsent())?;
-            records.sent(n);
-        }
-        Ok(())
-    }
-
-    /// Returns the unsent bytes of a record sent in part. Some of them may have been reported as
-    /// sent.
-    fn unsent_of_record(&self) -> usize {
-        let Ok(secret) = self.secret() else { return 0 };
-        match &*secret.state.borrow() {
-            PskState::Encrypted(records, _) => records.unsent().len(),
-            _ => 0,
-        }
-    }
-
-    /// Sends the rest of a record at the close of a link, if the kernel accepts it now. Engines
-    /// wait for this before ([`ByteLink::unacknowledged`]).
-    #[cold]
-    fn send_last_record(&self) {
-        let Ok(secret) = self.secret() else { return };
-        let PskState::Encrypted(records, _) = &mut *secret.state.borrow_mut() else { return };
-        let _ = self.flush_records(records);
-    }
-
-    /// Sends bytes in encrypted records. A sender stores the bytes not reported as sent, and passes
-    /// them again when there is space. So all bytes but the last are reported for a record sent in
-    /// part. `copy` copies some of the `len` bytes from an offset on.
-    fn send_records(
-        &self,
-        records: &mut RecordStream,
-        owes_data: &mut bool,
-        len: usize,
-        copy: impl Fn(usize, &mut [u8]),
-    ) -> Result<usize> {
-        self.flush_records(records)?;
-        let before = usize::from(*owes_data && len > 0);
-        if before == 1 {
-            *owes_data = false;
-        }
-        let mut done = before;
-        while done < len {
-            let n = RECORD_MAX.min(len - done);
-            records.seal(n, |buf| copy(done, buf)).map_err(|_| Error::IO)?;
-            done += n;
-            match self.flush_records(records) {
-                Ok(()) => {}
-                Err(Error::AGAIN | Error::INTR) => {
-                    *owes_data = true;
-                    done -= 1;
-                    return if done == 0 { Err(Error::AGAIN) } else { Ok(done) };
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    /// [`ByteLink::recv`] from the carrier connection of a link with a pre-shared key.
-    #[inline(never)]
-    fn recv_secret(&self, buf: &mut [u8]) -> Result<usize> {
-        let secret = self.secret()?;
-        let mut state = secret.state.borrow_mut();
-        match self.prove(&mut state, secret.encrypts) {
-            Ok(true) => {}
-            Ok(false) => return Ok(0),
-            // A link that is being made has nothing to receive.
-            Err(Error::NOTCONN) => return Err(Error::AGAIN),
-            Err(error) => return Err(error),
-        }
-        match &mut *state {
-            PskState::Unencrypted => self.carrier.recv(buf),
-            PskState::Encrypted(records, _) => self.recv_records(records, buf),
-            _ => Err(Error::AGAIN),
-        }
-    }
-
-    fn recv_records(&self, records: &mut RecordStream, buf: &mut [u8]) -> Result<usize> {
-        // Rest of the first message; the engine passes other bytes again.
-        let _ = self.flush_records(records);
-        let mut done = records.take(buf);
-        while done < buf.len() {
-            let wanted = records.buf(buf.len() - done).len();
-            let n = match self.carrier.recv(records.buf(buf.len() - done)) {
-                // Received data is reported first; the end or the error is returned again later.
-                Ok(0) | Err(_) if done > 0 => break,
-                Ok(0) if records.is_within() => return Err(Error::CONNRESET),
-                came => came?,
-            };
-            if n == 0 {
-                return Ok(0);
-            }
-            match records.came(n, &mut buf[done..]) {
-                Ok(opened) => done += opened,
-                Err(_) => {
-                    self.log_disbelief(&"what it sent was changed on the way");
-                    return Err(Error::IO);
-                }
-            }
-            done += records.take(&mut buf[done..]);
-            // A call that brought less than it might have found all there is.
-            if done > 0 && n < wanted {
-                break;
-            }
-        }
-        if records.is_at_end() {
-            if let Ok(more @ 1..) = self.carrier.recv(records.buf(0)) {
-                if records.came(more, &mut []).is_err() {
-                    return Err(Error::IO);
-                }
-            }
-        }
-        Ok(done)
+    fn new(carrier: L) -> Self {
+        let path = Cell::new(LinkPath::Carrier);
+        Self { carrier, sends: path.clone(), rx_path: path, part: OnceCell::new() }
     }
 
     /// Returns the shared-memory state of a link about to move, or already moved, to shared memory.
@@ -660,7 +289,7 @@ impl<L: ByteLink> UpgradableLink<L> {
             Some(ShmHandshakeEvent::Failed(error)) => error,
             None => return,
         };
-        self.sends.set(self.ground());
+        self.sends.set(LinkPath::Carrier);
         // After a failure to understand the response, this end may still receive data through
         // shared memory.
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
@@ -671,7 +300,7 @@ impl<L: ByteLink> UpgradableLink<L> {
 
     /// Nothing comes through memory, from here on.
     fn rx_over_carrier(&self, part: &ShmLinkState) {
-        self.rx_path.set(self.ground());
+        self.rx_path.set(LinkPath::Carrier);
         part.changes.may_receive.store(false, Ordering::Relaxed);
     }
 
@@ -703,7 +332,7 @@ impl<L: ByteLink> UpgradableLink<L> {
     fn moves_out(&self, part: &ShmLinkState) -> bool {
         self.go_on(part);
         let Ok((_, pipe)) = self.pipe() else { return false };
-        if !part.upgraded.get() || self.has_half_sent() {
+        if !part.upgraded.get() || self.carrier.has_half_sent() {
             return false;
         }
         let at = part.sent.get();
@@ -733,7 +362,6 @@ impl<L: ByteLink> UpgradableLink<L> {
     #[inline(never)]
     fn send_alternate_path_slow(&self, bytes: &[u8]) -> isize {
         as_word(match self.sends.get() {
-            LinkPath::Secret => self.send_secret(bytes),
             LinkPath::Memory => self.send_memory(bytes),
             _ => self.send_switching(bytes),
         })
@@ -748,7 +376,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         if part.wants_poll() {
             return Err(Error::AGAIN);
         }
-        let sent = self.send_below(bytes)?;
+        let sent = self.carrier.send(bytes)?;
         part.sent.set(part.sent.get() + sent as u64);
         part.talks();
         Ok(sent)
@@ -781,7 +409,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         }
         part.changes.carrier.store(false, Ordering::Relaxed);
         let mut byte = [0];
-        let end = match self.recv_below(&mut byte) {
+        let end = match self.carrier.recv(&mut byte) {
             Err(Error::AGAIN | Error::INTR) => return,
             Ok(1) => SocketEnd::Words(byte[0]),
             over => SocketEnd::Over(over),
@@ -870,10 +498,7 @@ impl<L: ByteLink> UpgradableLink<L> {
 
     #[cold]
     fn recv_alternate_path_slow(&self, buf: &mut [u8]) -> isize {
-        as_word(match self.rx_path.get() {
-            LinkPath::Secret => self.recv_secret(buf),
-            _ => self.recv_switching(buf),
-        })
+        as_word(self.recv_switching(buf))
     }
 
     #[cold]
@@ -885,7 +510,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         if self.moves_in(part, moved())? {
             return self.recv_memory(buf);
         }
-        let came = self.recv_below(buf);
+        let came = self.carrier.recv(buf);
         // The other end may have moved, filled the ring and said its last words in the meantime.
         let Some(at) = moved() else {
             // A peer switching from now on rings the doorbell.
@@ -969,7 +594,6 @@ impl<L: ByteLink> UpgradableLink<L> {
 
 impl<L: ByteLink> Drop for UpgradableLink<L> {
     fn drop(&mut self) {
-        self.send_last_record();
         if let Some(part) = self.part.get() {
             // Nothing waits for this end any more, and the net drops it.
             locked(&part.changes.call).take();
@@ -1016,11 +640,8 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     }
 
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        if self.rx_path.get() == LinkPath::Carrier {
-            return self.carrier.recv_list(list);
-        }
         match self.rx_path.get() {
-            LinkPath::Carrier | LinkPath::Secret => self.recv_list_secret(list),
+            LinkPath::Carrier => self.carrier.recv_list(list),
             LinkPath::Memory => {
                 let (part, pipe) = self.pipe()?;
                 match pipe.recv_list(list) {
@@ -1047,15 +668,12 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
             let exposes = self.part.get().is_none_or(|part| part.zerocopy.get());
             return self.carrier.send_list(list, if exposes { way } else { CopyMode::Copied });
         }
-        if self.sends.get() == LinkPath::Secret {
-            return self.send_list_below(list, CopyMode::Copied);
-        }
         if self.sends.get() == LinkPath::Switching {
             let part = self.part()?;
             if !self.moves_out(part) {
                 let zcopy = way.is_zcopy();
                 let way = if zcopy && !part.zerocopy.get() { CopyMode::Copied } else { way };
-                let sent = self.send_list_below(list, way)?;
+                let sent = self.carrier.send_list(list, way)?;
                 part.sent.set(part.sent.get() + sent as u64);
                 part.talks();
                 if zcopy && sent > 0 {
@@ -1072,28 +690,19 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         self.sent_short(part, result)
     }
 
-    fn take_error(&self) -> Result {
-        self.carrier.take_error()
-    }
-
-    fn local_addr(&self) -> Result<Addr> {
-        self.carrier.local_addr()
-    }
-
-    fn peer_addr(&self) -> Result<Addr> {
-        self.carrier.peer_addr()
-    }
-
-    fn is_on_this_host(&self) -> bool {
-        self.carrier.is_on_this_host()
-    }
-
-    fn fd(&self) -> Result<RawFd> {
-        self.carrier.fd()
-    }
-
-    fn waits(&self) {
-        self.carrier.waits();
+    forward! { carrier:
+        fn take_error(&self) -> Result;
+        fn local_addr(&self) -> Result<Addr>;
+        fn peer_addr(&self) -> Result<Addr>;
+        fn is_on_this_host(&self) -> bool;
+        fn fd(&self) -> Result<RawFd>;
+        fn waits(&self);
+        fn secrecy(&self) -> [bool; 2];
+        fn has_half_sent(&self) -> bool;
+        fn unacknowledged(&self) -> usize;
+        fn probe(&self);
+        fn shutdown(&self);
+        fn end_sending(&self);
     }
 
     fn made(&self) {
@@ -1107,10 +716,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     #[inline(always)]
     fn rx_over_shm(&self) -> bool {
         self.rx_path.get() == LinkPath::Memory
-    }
-
-    fn secrecy(&self) -> [bool; 2] {
-        [self.secret.get().is_some(), self.encrypts()]
     }
 
     #[inline(always)]
@@ -1181,11 +786,7 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     }
 
     fn send_trailing_on_socket(&self) {
-        self.sends.set(self.ground());
-    }
-
-    fn unacknowledged(&self) -> usize {
-        self.carrier.unacknowledged() + self.unsent_of_record()
+        self.sends.set(LinkPath::Carrier);
     }
 
     fn hides_end(&self) -> bool {
@@ -1200,18 +801,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
             || (self.hides_end() && self.pipe().is_ok_and(|(_, pipe)| pipe.peer_is_gone()))
     }
 
-    fn probe(&self) {
-        self.carrier.probe();
-    }
-
-    fn shutdown(&self) {
-        self.carrier.shutdown();
-    }
-
-    fn end_sending(&self) {
-        self.carrier.end_sending();
-    }
-
     fn reset_when_closed(&self) {
         self.carrier.reset_when_closed();
         if let Ok((_, pipe)) = self.pipe() {
@@ -1220,9 +809,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     }
 
     fn set_zerocopy(&self) -> Result {
-        if self.encrypts() {
-            return Err(Error::NOSYS);
-        }
         self.carrier.set_zerocopy()?;
         if let Some(part) = self.part.get() {
             part.zerocopy.set(true);
@@ -1256,7 +842,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
 #[derive(Debug)]
 pub struct LocalListener<S> {
     carrier: S,
-    secret: PskConfig,
 }
 
 impl<S: LinkListener> LinkListener for LocalListener<S> {
@@ -1272,7 +857,7 @@ impl<S: LinkListener> LinkListener for LocalListener<S> {
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {
         let (carrier, from) = self.carrier.accept()?;
-        Ok((UpgradableLink::new(carrier, &self.secret, PskHandshake::called)?, from))
+        Ok((UpgradableLink::new(carrier), from))
     }
 }
 
@@ -1390,11 +975,7 @@ struct HostPeers<I> {
 pub struct ShmUpgrade<N: Transport> {
     net: N,
     host_peers: OnceCell<Box<HostPeers<CarrierId<N>>>>,
-    secret: PskConfig,
 }
-
-/// Function creating an end's part of the handshake of a pre-shared key.
-type StartHandshake = fn(&SecretKey, bool) -> core::result::Result<PskHandshake, AuthError>;
 
 /// Identifier of carrier connections in a net's poller.
 type CarrierId<N> = <<N as Transport>::Link as ByteLink>::Id;
@@ -1746,12 +1327,7 @@ where
 {
     /// A net on another one.
     pub fn new(net: N) -> Self {
-        Self::with_secret(net, N::Link::settings().secret.clone())
-    }
-
-    /// Creates a net over another one, with links restricted to peers with this pre-shared key.
-    pub fn with_secret(net: N, secret: PskConfig) -> Self {
-        Self { net, host_peers: OnceCell::new(), secret }
+        Self { net, host_peers: OnceCell::new() }
     }
 
     /// Returns the state for shared-memory upgrades, created on first use.
@@ -1839,14 +1415,9 @@ where
 }
 
 impl<N: Transport> LinkClock for ShmUpgrade<N> {
-    #[inline(always)]
-    fn now(&self) -> Instant {
-        self.net.now()
-    }
-
-    #[inline(always)]
-    fn nanos(&self) -> u64 {
-        self.net.nanos()
+    forward! { net:
+        fn now(&self) -> Instant;
+        fn nanos(&self) -> u64;
     }
 }
 
@@ -1873,24 +1444,17 @@ where
         }
     }
 
-    fn wait_fd(&self) -> RawFd {
-        self.net.wait_fd()
-    }
-
-    fn set_timer(&self, delay: Duration) {
-        self.net.set_timer(delay);
-    }
-
-    fn clear_timer(&self) {
-        self.net.clear_timer();
-    }
-
-    fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher> {
-        self.net.start_flusher(engine)
+    forward! { net:
+        fn wait_fd(&self) -> RawFd;
+        fn set_timer(&self, delay: Duration);
+        fn clear_timer(&self);
+        fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher>;
+        fn process(&self) -> u32;
+        fn is_ring(&self) -> bool;
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
-        self.dial_as(None, local, keep_port, to)
+        self.net.dial(local, keep_port, to).map(UpgradableLink::new)
     }
 
     fn dial_as(
@@ -1900,21 +1464,17 @@ where
         keep_port: bool,
         to: &Addr,
     ) -> Result<Self::Link> {
-        let carrier = self.net.dial(local, keep_port, to)?;
-        UpgradableLink::new(carrier, own.unwrap_or(&self.secret), PskHandshake::caller)
+        self.net.dial_as(own, local, keep_port, to).map(UpgradableLink::new)
     }
 
     fn bind_as(&self, own: Option<&PskConfig>, at: &Addr) -> Result<(Self::Listener, Addr)> {
-        let (carrier, at) = self.net.bind(at)?;
-        Ok((LocalListener { carrier, secret: own.unwrap_or(&self.secret).clone() }, at))
+        let (carrier, at) = self.net.bind_as(own, at)?;
+        Ok((LocalListener { carrier }, at))
     }
 
     fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)> {
-        self.bind_as(None, at)
-    }
-
-    fn process(&self) -> u32 {
-        self.net.process()
+        let (carrier, at) = self.net.bind(at)?;
+        Ok((LocalListener { carrier }, at))
     }
 
     fn may_be_local(&self, link: &Self::Link) -> bool {
@@ -1981,35 +1541,17 @@ where
     }
 
     #[inline(always)]
-    fn is_ring(&self) -> bool {
-        self.net.is_ring()
-    }
-
-    #[inline(always)]
     fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
         if self.is_ring() { self.net.transfer(&link.carrier, op) } else { op.on(link) }
     }
 
     // With calls for several links none of them moves ([`Transport::may_be_local`]).
     fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        let mut carriers: Vec<_> = sends
-            .iter()
-            .map(|one| Sending { link: &one.link.carrier, bytes: one.bytes, result: one.result })
-            .collect();
-        self.net.send_each(&mut carriers);
-        let results: Vec<_> = carriers.into_iter().map(|one| one.result).collect();
-        sends.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
+        send_each_below(&mut self.net, sends, |link| &link.carrier);
     }
 
     fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        let (mut carriers, mut results) = (Vec::new(), Vec::new());
-        for one in receives {
-            let link = &one.link.carrier;
-            carriers.push(Receiving { link, buf: &mut *one.buf, result: one.result });
-            results.push(&mut one.result);
-        }
-        self.net.receive_each(&mut carriers);
-        results.into_iter().zip(carriers).for_each(|(result, one)| *result = one.result);
+        receive_each_below(&mut self.net, receives, |link| &link.carrier);
     }
 }
 
@@ -2019,50 +1561,33 @@ where
 {
     const CONTEXTS: bool = N::CONTEXTS;
 
-    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
-        N::getinfo(query)
-    }
-
-    fn offers() -> Result<Vec<ProviderOffer>> {
-        N::offers()
-    }
-
-    fn segments() -> SegmentLimit {
-        N::segments()
-    }
-
-    fn region_segments() -> usize {
-        N::region_segments()
-    }
-
-    fn address(info: InfoRef<'_>) -> Result<Addr> {
-        N::address(info)
+    forward! { N:
+        fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
+        fn offers() -> Result<Vec<ProviderOffer>>;
+        fn segments() -> SegmentLimit;
+        fn region_segments() -> usize;
+        fn address(info: InfoRef<'_>) -> Result<Addr>;
+        fn own_secret(key: &[u8]) -> Result<PskConfig>;
     }
 
     fn open() -> Result<Self> {
-        Self::open_with(&N::Link::settings().secret)
+        N::open().map(Self::new)
     }
 
     fn open_passive() -> Result<Self> {
-        Self::open_passive_with(&N::Link::settings().secret)
-    }
-
-    fn own_secret(key: &[u8]) -> Result<PskConfig> {
-        N::Link::settings().secret.with_program_key(N::Link::provider(), key)
+        N::open_passive().map(Self::new)
     }
 
     fn open_with(secret: &PskConfig) -> Result<Self> {
-        secret.check(N::Link::provider())?;
-        Ok(Self::with_secret(N::open()?, secret.clone()))
+        N::open_with(secret).map(Self::new)
     }
 
     fn open_passive_with(secret: &PskConfig) -> Result<Self> {
-        secret.check(N::Link::provider())?;
-        Ok(Self::with_secret(N::open_passive()?, secret.clone()))
+        N::open_passive_with(secret).map(Self::new)
     }
 
     fn is_for(link: &Self::Link, own: Option<&PskConfig>) -> bool {
-        link.is_for(own.unwrap_or(&N::Link::settings().secret))
+        N::is_for(&link.carrier, own)
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::secret::PskConfig;
 use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
+use core::array::from_fn;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{
@@ -37,6 +38,36 @@ pub struct ZerocopyDone {
     pub high: u32,
     /// The system copied the calls' bytes after all.
     pub copied: bool,
+}
+
+/// Implements methods of a trait by those of a field's type or, for associated functions, of a
+/// type.
+macro_rules! forward {
+    ($field:ident: $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?;)*) => {$(
+        #[inline(always)]
+        fn $name(&self $(, $arg: $type)*) $(-> $out)? {
+            self.$field.$name($($arg),*)
+        }
+    )*};
+    ($carrier:ident: $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
+        fn $name($($arg: $type),*) -> $out {
+            $carrier::$name($($arg),*)
+        }
+    )*};
+}
+pub(crate) use forward;
+
+/// Encodes the result of a send or receive as one number, returned in a register: the byte count,
+/// or the negative error code.
+#[inline(always)]
+pub(crate) fn as_word(result: Result<usize>) -> isize {
+    result.map_or_else(|error| -(error.code() as isize), |n| n as isize)
+}
+
+/// Decodes a number made by [`as_word`].
+#[inline(always)]
+pub(crate) fn from_word(word: isize) -> Result<usize> {
+    usize::try_from(word).map_err(|_| Error::from_code(word.wrapping_neg() as i32))
 }
 
 /// One end of a link carrying bytes in both directions, in order in each direction. No call blocks.
@@ -147,6 +178,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// encrypted.
     fn secrecy(&self) -> [bool; 2] {
         [false; 2]
+    }
+
+    /// Returns true if one byte is still to be passed again, although the other end receives it
+    /// with the bytes before.
+    fn has_half_sent(&self) -> bool {
+        false
     }
 
     /// Notifies a link receiving [through shared memory](ByteLink::rx_over_shm) if its user polls
@@ -582,4 +619,42 @@ pub struct Receiving<'a, L> {
     pub buf: &'a mut [u8],
     /// Bytes received; -FI_EAGAIN until then.
     pub result: Result<usize>,
+}
+
+/// Runs [`Transport::send_each`] of a carrier for links over it.
+pub(crate) fn send_each_below<N: Transport, L>(
+    net: &mut N,
+    sends: &mut [Sending<'_, L>],
+    carrier: fn(&L) -> &N::Link,
+) {
+    for sends in sends.chunks_mut(MAX_EACH) {
+        let mut below: [_; MAX_EACH] = from_fn(|at| {
+            let one = &sends[at.min(sends.len() - 1)];
+            Sending { link: carrier(one.link), bytes: one.bytes, result: one.result }
+        });
+        net.send_each(&mut below[..sends.len()]);
+        let results = below.map(|one| one.result);
+        sends.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
+    }
+}
+
+/// Runs [`Transport::receive_each`] of a carrier for links over it.
+pub(crate) fn receive_each_below<N: Transport, L>(
+    net: &mut N,
+    receives: &mut [Receiving<'_, L>],
+    carrier: fn(&L) -> &N::Link,
+) {
+    for receives in receives.chunks_mut(MAX_EACH) {
+        let (last, count) = (receives[receives.len() - 1].link, receives.len());
+        let mut each = receives.iter_mut();
+        let mut below: [_; MAX_EACH] = from_fn(|_| match each.next() {
+            Some(one) => {
+                Receiving { link: carrier(one.link), buf: &mut *one.buf, result: one.result }
+            }
+            None => Receiving { link: carrier(last), buf: &mut [], result: Err(Error::AGAIN) },
+        });
+        net.receive_each(&mut below[..count]);
+        let results = below.map(|one| one.result);
+        receives.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
+    }
 }

@@ -1,8 +1,9 @@
 //! FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
 //!
 //! [`info`] lists the supported attributes. [`net`] passes sockets as links to the engine of
-//! `ofi_stream`, with the protocol and the provider's objects. Peers of one host continue over
-//! shared memory ([`ShmUpgrade`]).
+//! `ofi_stream`, with the protocol and the provider's objects. Peers with a pre-shared key
+//! authenticate each other ([`PskTransport`]), and peers of one host continue over shared memory
+//! ([`ShmUpgrade`]).
 mod admission;
 mod config;
 pub(crate) mod info;
@@ -15,11 +16,12 @@ pub(crate) mod transport;
 
 use crate::plug_in::InetPlugIn;
 use ofi_provider::abi::fi_provider;
+use ofi_stream::psk_transport::PskTransport;
 use ofi_stream::shm_upgrade::ShmUpgrade;
 use std::ffi::CString;
 
 /// The links of the engine.
-pub(crate) type InetLinks = ShmUpgrade<transport::Sockets>;
+pub(crate) type InetLinks = ShmUpgrade<PskTransport<transport::Sockets>>;
 
 /// Declares the parameters under the provider's name, for fi_getparams.
 pub(crate) fn declare() {

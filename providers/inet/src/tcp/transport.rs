@@ -354,6 +354,7 @@ impl ByteLink for TcpSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ofi_stream::psk_transport::PskTransport;
     use ofi_stream::secret::PskConfig;
     use ofi_stream::shm_upgrade::ShmUpgrade;
     use std::net::Ipv4Addr;
@@ -368,7 +369,8 @@ mod tests {
     #[test]
     fn sockets_upgraded_to_shared_memory_satisfy_the_contract() {
         let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
-        let [server, client] = [(); 2].map(|()| ShmUpgrade::<Sockets>::open().unwrap());
+        let [server, client] =
+            [(); 2].map(|()| ShmUpgrade::<PskTransport<Sockets>>::open().unwrap());
         ofi_stream::transport_conformance::check(&server, &client, &any);
         ofi_stream::transport_conformance::check_local(&server, &client, &any);
     }
@@ -377,10 +379,13 @@ mod tests {
     fn links_with_a_secret_are_as_well() {
         let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
         for encrypts in [false, true] {
-            let [server, client] = [(); 2].map(|()| {
+            let keyed = || {
                 let secret = PskConfig::new(b"the secret of a job", encrypts);
-                ShmUpgrade::with_secret(Sockets::open().unwrap(), secret)
-            });
+                PskTransport::with_config(Sockets::open().unwrap(), secret)
+            };
+            let [server, client] = [(); 2].map(|()| keyed());
+            ofi_stream::transport_conformance::check(&server, &client, &any);
+            let [server, client] = [(); 2].map(|()| ShmUpgrade::new(keyed()));
             ofi_stream::transport_conformance::check(&server, &client, &any);
             ofi_stream::transport_conformance::check_local(&server, &client, &any);
         }

@@ -2,8 +2,8 @@
 //!
 //! [`PskConfig`] is the key with its source. [`psk_handshake`] is the authentication handshake of the two
 //! ends of a link, and [`records`] is the format of encrypted data after it. Both convert bytes to
-//! bytes without access to a link: [`UpgradableLink`](crate::shm_upgrade::UpgradableLink) runs them. [`datagrams`]
-//! is the format of datagrams.
+//! bytes without access to a link: [`PskLink`](crate::psk_transport::PskLink) runs them. [`datagrams`] is
+//! the format of datagrams.
 pub mod datagrams;
 pub mod psk_handshake;
 pub mod records;

@@ -3,8 +3,8 @@
 //! events and their timing. The operations of endpoints and their expected results are those of all
 //! simulators (`ofi_simulation`).
 //!
-//! Links are wrapped like those of providers ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)). In some
-//! worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
+//! Links are wrapped like those of providers ([`PskTransport`](crate::psk_transport::PskTransport),
+//! [`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)). In some worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
 mod direction;
@@ -17,8 +17,10 @@ use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::handshake::Handshake;
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::objects::StreamEndpointExt;
+use crate::psk_transport::{PskLink, PskTransport};
 use crate::secret::PskConfig;
 use crate::settings::{LocalSettings, StreamSettings};
+use crate::shm_upgrade::{ShmUpgrade, UpgradableLink};
 use crate::transport::{ByteLink, FlushTarget};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
@@ -30,10 +32,23 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
 pub use ofi_simulation::SimRandom;
 use ofi_simulation::{ConnectedWorld, EndpointRole, NodeEnv, Sim, SimPlan, SimWorld, address};
-pub use rings::{Rings, SimLink, SimNet, StreamWorld};
+pub use rings::{RingCursor, Rings, StreamWorld};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
+
+/// Transport of an engine in the simulator: authenticated links upgraded to shared memory, like
+/// those of providers.
+pub type SimNet = ShmUpgrade<PskTransport<Rings>>;
+
+/// Link of the simulator.
+pub type SimLink = UpgradableLink<PskLink<RingCursor>>;
+
+impl From<Rings> for SimNet {
+    fn from(rings: Rings) -> Self {
+        Self::new(PskTransport::new(rings))
+    }
+}
 
 impl ConnectedWorld for OverRings {
     type Request = StreamRequest<SimLink>;
@@ -181,8 +196,7 @@ impl SimWorld for OverRings {
         let (memory, rights) = (env.memory, FI_REMOTE_READ | FI_REMOTE_WRITE);
         regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, env.key).unwrap();
         let engine =
-            StreamEngine::new(SimNet::new(net), Level::Shared, self.batch_flusher, regions)
-                .unwrap();
+            StreamEngine::new(net.into(), Level::Shared, self.batch_flusher, regions).unwrap();
         (engine, underlying)
     }
 

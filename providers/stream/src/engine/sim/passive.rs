@@ -1,8 +1,8 @@
 //! Passive endpoints over links between simulated engines.
-use super::rings::{RingDoorbell, Rings, SimLink, SimNet, StreamWorld};
+use super::rings::{Rings, StreamWorld};
+use super::{SimLink, SimNet};
 use crate::accept_queue::{AcceptQueue, PendingConnState};
 use crate::engine::StreamRequest;
-use crate::shm_upgrade::LocalListener;
 use crate::transport::{LinkClock, LinkListener, Transport};
 use ofi_provider::error::Result;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(super) struct RingPassive {
     net: SimNet,
-    listener: LocalListener<RingDoorbell>,
+    listener: <SimNet as Transport>::Listener,
     callers: AcceptQueue<SimLink>,
 }
 
 impl RingPassive {
     pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
-        let net = SimNet::new(Rings::new(world, false));
+        let net = SimNet::from(Rings::new(world, false));
         let (listener, _) = net.bind(&at.into())?;
         Ok(Self { net, listener, callers: AcceptQueue::new(0, 64) })
     }

@@ -7,7 +7,6 @@ use super::direction::{Close, SimDirection};
 use super::unknown_peer::{first_sent, later_sent};
 use super::{SimRandom, look};
 use crate::settings::StreamSettings;
-use crate::shm_upgrade::{ShmUpgrade, UpgradableLink};
 use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
     TIMER_TOKEN, Transport, ZerocopyDone,
@@ -170,7 +169,7 @@ impl StreamWorld {
     /// Delivers an event on a random link: bytes arrive, or it is established, refused or ended.
     /// With `all`, everything in flight on it arrives. Returns false if nothing is in flight on any
     /// link.
-    pub(super) fn something_arrives(&mut self, all: bool) -> bool {
+    pub(crate) fn something_arrives(&mut self, all: bool) -> bool {
         let count = self.pipes.len();
         if count == 0 {
             return false;
@@ -359,13 +358,6 @@ impl StreamWorld {
         (read || write || ended).then_some((read || ended, write || ended))
     }
 }
-
-/// Transport of an engine in the simulator: links upgraded to shared memory like those of
-/// providers.
-pub type SimNet = ShmUpgrade<Rings>;
-
-/// A link of these.
-pub type SimLink = UpgradableLink<RingCursor>;
 
 /// Links without shared memory, and the descriptors for the shared-memory upgrade.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! Unit tests of `rings`.
 use super::*;
+use crate::engine::sim::{SimLink, SimNet};
 use crate::settings::LocalSettings;
 use std::rc::Rc;
 
@@ -16,7 +17,7 @@ fn received_when(
     choose(Some(&IN_MEMORY));
     let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
     look(&world).prompt = true;
-    let [server, client] = [(); 2].map(|()| SimNet::new(Rings::new(&world, false)));
+    let [server, client] = [(); 2].map(|()| SimNet::from(Rings::new(&world, false)));
     let any = Addr::from(SocketAddr::from(([10, 9, 0, 1], 0)));
     let (listener, at) = server.bind(&any).unwrap();
     let dialed = client.dial(&any, false, &at).unwrap();
