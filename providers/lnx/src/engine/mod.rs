@@ -9,6 +9,7 @@ mod message;
 mod names;
 mod owner;
 mod peers;
+mod poll_scheduler;
 mod rails;
 mod state;
 
@@ -34,15 +35,16 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
 use owner::{LnxRail, RailOwner};
 use peers::LnxRoutes;
-use rails::{AtomicLimits, FastPollScheduler, IdleCores};
+use poll_scheduler::PollScheduler;
+use rails::{AtomicLimits, IdleCores};
 use state::{LnxPendingWork, LnxShared};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Maximum sleep of a caller while a core has no descriptor to wake it.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
+/// Maximum sleep of a caller while an endpoint of a core has no descriptor to wake it.
+const UNWATCHED_SLEEP: Duration = Duration::from_millis(1);
 
 /// Minimum free space in bytes: a multi-receive buffer with less is released
 /// (FI_OPT_MIN_MULTI_RECV).
@@ -105,12 +107,11 @@ pub(crate) struct LnxEngine {
     /// cores.
     rails: Lock<Vec<Arc<LnxRail>>>,
     to_do: Arc<LnxPendingWork>,
-    quick: FastPollScheduler,
+    scheduler: PollScheduler,
     epoll: Epoll,
     idle: IdleCores,
-    /// Expires while a caller sleeps and not all cores would wake it.
+    /// Expires while a caller sleeps and not all endpoints of cores would wake it.
     timer: Timer,
-    accept_paused: AtomicBool,
     activity: Activity,
 }
 
@@ -144,21 +145,10 @@ impl LnxEngine {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
         let rails = Lock::with_level(Vec::new(), level);
-        let quick = FastPollScheduler::new(common.cores.len());
+        let scheduler = PollScheduler::new(common.cores.len());
         let idle = IdleCores::new(&common.cores);
-        let (accept_paused, activity) = (AtomicBool::new(false), Activity::default());
-        Ok(Arc::new(Self {
-            shared,
-            common,
-            rails,
-            to_do,
-            quick,
-            epoll,
-            idle,
-            timer,
-            accept_paused,
-            activity,
-        }))
+        let activity = Activity::default();
+        Ok(Arc::new(Self { shared, common, rails, to_do, scheduler, epoll, idle, timer, activity }))
     }
 
     /// Waits for the lock.
@@ -198,11 +188,9 @@ impl LnxEngine {
             let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds, waits)?;
             parts.push((core.fabric.clone(), rail.name()?));
             // The kernel bounds how many descriptors are watched in this way.
-            let watched = rail.fd().is_some_and(|fd| self.epoll.add(fd, 0, Interest::READ).is_ok());
-            if waits && !watched {
-                self.accept_paused.store(true, Ordering::Release);
-            }
-            rails.push(Arc::new(LnxRail { rail, owner }));
+            let is_watched =
+                !waits || rail.fd().is_some_and(|fd| self.epoll.add(fd, 0, Interest::READ).is_ok());
+            rails.push(Arc::new(LnxRail { rail, owner, is_watched }));
         }
         // Without one no peer uses cores limited to this host for this endpoint: cores such as shm,
         // and addresses of the loopback interface.
@@ -333,9 +321,6 @@ impl LnxEngine {
                         envelope.kind,
                         envelope.len,
                     ));
-                } else if envelope.flags & FI_COMPLETION != 0 {
-                    // The core may have reported the completion already.
-                    owner.activity.begin();
                 }
                 Ok(())
             }
@@ -410,94 +395,82 @@ impl LnxEngine {
 }
 
 impl LnxEngine {
-    /// Runs a progress iteration: polls the leading core, if there is no other work.
+    /// Runs a progress iteration: polls the lead core, if there is no other work.
     #[inline(always)]
     fn poll_once(&self) {
         if !self.to_do.settled.load(Ordering::Acquire) || self.common.regions.has_counters() {
-            return self.poll_all(false);
+            return self.poll_active(false);
         }
-        match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
+        match self.common.cores.get(self.scheduler.lead()).and_then(|core| core.waiter.as_ref()) {
             // No lock is taken: the core has its own, with which it keeps endpoints there open.
             Some(lead) => lead.progress(),
-            None => self.poll_all(false),
+            None => self.poll_active(false),
         }
     }
 
-    /// Runs a progress iteration polling all cores if they are due.
+    /// Runs a progress iteration checking the idle cores if they are due.
     #[inline(never)]
     fn poll_by_clock(&self) {
-        let began = sys::fine_now();
-        let lead = self.common.cores.get(self.quick.lead());
-        if !self.quick.is_time(began, lead.map_or(0, |core| core.activity.calls())) {
-            return self.poll_once();
+        let is_due = self.scheduler.is_check_due(sys::fine_now());
+        if is_due && !self.idle.are_quiet(&self.common.cores, self.scheduler.lead()) {
+            self.poll_active(true);
+        } else {
+            self.poll_once();
         }
-        if !self.idle.has_nothing_come() {
-            return self.poll_all(true);
-        }
-        let now = sys::fine_now();
-        self.quick.looked(now, now - began);
-        self.poll_once();
     }
 
-    /// Runs a progress iteration checking all possible work; with `for_all` also at idle cores.
+    /// Runs a progress iteration checking all possible work of the active cores, and of the idle
+    /// ones if requested.
     #[inline(never)]
-    fn poll_all(&self, for_all: bool) {
-        // The thread that holds the lock is making progress, or about to let go of it.
-        let Some(all) = self.rails.lock_if_idle() else { return };
-        let cores = &self.common.cores;
+    fn poll_active(&self, and_idle: bool) {
+        // The thread holding the lock is making progress, or about to release the lock.
+        let Some(rails) = self.rails.lock_if_idle() else { return };
         // Work arising from here on belongs to the next iteration.
         self.to_do.settled.store(true, Ordering::SeqCst);
-        if self.to_do.flooded.load(Ordering::Relaxed) {
-            if all.iter().any(|rail| rail.owner.is_flooded()) {
-                return self.to_do.unsettle();
-            }
-            self.to_do.flooded.store(false, Ordering::Relaxed);
+        if rails.iter().any(|rail| rail.owner.is_flooded()) {
+            return self.to_do.unsettle();
         }
-        let lead = self.quick.lead();
-        let polled = |active: bool| {
-            for (number, core) in cores.iter().enumerate() {
-                if (number == lead || core.activity.is_active()) != active {
-                    continue;
-                }
-                match &core.waiter {
-                    Some(waiter) => {
-                        if number != lead {
-                            self.idle.disturb();
-                        }
-                        waiter.progress();
-                    }
-                    None => {
-                        let of_core = all.iter().filter(|rail| rail.owner.rail == number);
-                        of_core.for_each(|rail| rail.rail.progress());
-                    }
-                }
-                if core.activity.looked() {
-                    self.quick.set_lead(number);
-                }
+        let lead = self.scheduler.lead();
+        for (number, core) in self.common.cores.iter().enumerate() {
+            if and_idle || number == lead || core.activity.is_active() {
+                self.poll_core(number, core, &rails);
             }
-        };
-        polled(true);
-        if for_all {
-            let began = sys::fine_now();
-            polled(false);
-            let now = sys::fine_now();
-            self.quick.looked(now, now - began);
-            let lead = self.quick.lead();
-            let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
-            if others.all(|(_, core)| core.activity.is_active() || core.rest()) {
-                self.idle.begin();
-            }
+        }
+        if and_idle {
+            self.others().for_each(OpenedCore::arm);
         }
         if self.to_do.starts.load(Ordering::Acquire) {
-            self.start_all(&all);
+            self.start_all(&rails);
         }
-        let lead = self.quick.lead();
-        let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
-        if cores[lead].waiter.is_none() || others.any(|(_, core)| core.activity.is_active()) {
+        let lead = self.scheduler.lead();
+        if self.common.cores[lead].waiter.is_none()
+            || self.others().any(|core| core.activity.is_active())
+        {
             self.to_do.unsettle();
         }
-        drop(all);
+        drop(rails);
         self.common.regions.pass_counts_on();
+    }
+
+    /// Polls a core. After activity it is the lead core.
+    fn poll_core(&self, number: usize, core: &OpenedCore, rails: &[Arc<LnxRail>]) {
+        match &core.waiter {
+            Some(waiter) => waiter.progress(),
+            None => {
+                let of_core = rails.iter().filter(|rail| rail.owner.rail == number);
+                of_core.for_each(|rail| rail.rail.progress());
+            }
+        }
+        if core.activity.record_poll() {
+            self.scheduler.set_lead(number);
+        }
+    }
+
+    /// Returns all cores but the lead core.
+    fn others(&self) -> impl Iterator<Item = &OpenedCore> {
+        let lead = self.scheduler.lead();
+        let cores = self.common.cores.iter().enumerate();
+        cores.filter(move |(number, _)| *number != lead).map(|(_, core)| core)
     }
 }
 
@@ -507,7 +480,7 @@ impl Progress for LnxEngine {
         if !heap::may_progress() {
             return;
         }
-        if self.quick.count_iteration() { self.poll_once() } else { self.poll_by_clock() }
+        if self.scheduler.count_iteration() { self.poll_by_clock() } else { self.poll_once() }
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -519,16 +492,13 @@ impl Progress for LnxEngine {
         if self.to_do.starts.load(Ordering::Acquire) {
             return false;
         }
-        if self.accept_paused.load(Ordering::Acquire) {
-            self.timer.set(ACCEPT_PAUSE);
+        let rails = self.rails.lock();
+        if rails.iter().any(|rail| !rail.is_watched) {
+            self.timer.set(UNWATCHED_SLEEP);
         }
         let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
         waiters.all(CoreWaiter::may_block)
-            && self
-                .rails
-                .lock()
-                .iter()
-                .all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
+            && rails.iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
 
     fn activity(&self) -> u64 {

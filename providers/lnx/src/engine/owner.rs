@@ -2,7 +2,7 @@
 //!
 //! All of them are made with locks of the core held, so no core is called from here.
 use super::message::{LnxActiveRecv, LnxCompletions, LnxSrxStart, LnxUnexpected};
-use super::rails::CoreActivity;
+use super::poll_scheduler::CoreActivity;
 use super::state::LnxShared;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
@@ -14,7 +14,6 @@ use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
 use ofi_provider::lock::Level;
 use ofi_provider::slab::NONE;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// An endpoint's endpoint at a core.
@@ -22,6 +21,8 @@ use std::sync::{Arc, PoisonError};
 pub(crate) struct LnxRail {
     pub(crate) rail: CoreRail<RailOwner>,
     pub(crate) owner: Arc<RailOwner>,
+    /// A waiter sleeps on its descriptor, or on that of the core.
+    pub(super) is_watched: bool,
 }
 
 impl LnxRail {
@@ -29,7 +30,6 @@ impl LnxRail {
     pub(super) fn start(&self, entry: u32, filling: Option<LnxActiveRecv>) {
         match filling {
             Some(filling) => {
-                self.owner.activity.begin();
                 self.owner.mark_active();
                 let buf = filling.recv.buf.clone();
                 self.rail.start(entry, &buf, filling);
@@ -84,12 +84,11 @@ impl RailOwner {
         })
     }
 
-    /// Records a call of the core: each progress iteration polls it from now on, until it is idle.
+    /// Records a call from or to the core: each progress iteration polls it from now on, until it is
+    /// idle.
     #[inline(always)]
     pub(super) fn mark_active(&self) {
-        self.activity.called();
-        if !self.activity.is_active() {
-            self.activity.mark_active();
+        if self.activity.record_call() {
             self.shared.to_do.unsettle();
         }
     }
@@ -108,15 +107,14 @@ impl QueueOwner for RailOwner {
     type Filling = LnxActiveRecv;
 
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, LnxActiveRecv)> {
-        self.activity.called();
+        self.mark_active();
         let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
-        self.activity.begin();
         Some((filling.recv.buf.clone(), filling))
     }
 
     #[inline(always)]
     fn arrived_short(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
-        self.activity.called();
+        self.mark_active();
         let ArrivingMessage { tagged, src, tag, .. } = *message;
         let state = self.shared.state.try_lock_fast::<{ Level::SERIALIZED }>();
         state.is_some_and(|mut state| {
@@ -128,7 +126,7 @@ impl QueueOwner for RailOwner {
 
     #[inline(always)]
     fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
-        self.activity.called();
+        self.mark_active();
         let ArrivingMessage { tagged, src, tag, .. } = *message;
         let mut state = self.shared.state.lock();
         let Some(ep) = state.eps.get_mut(self.ep) else { return false };
@@ -139,7 +137,7 @@ impl QueueOwner for RailOwner {
     }
 
     fn waits(&self, message: &ArrivingMessage, entry: u32) {
-        self.activity.called();
+        self.mark_active();
         let buffered = LnxUnexpected { rail: self.rail, entry };
         let mut state = self.shared.state.lock();
         let Some(ep) = state.eps.get_mut(self.ep) else { return };
@@ -181,8 +179,7 @@ impl QueueOwner for RailOwner {
     }
 
     fn received(&self, filling: LnxActiveRecv, of: &Completion) {
-        self.activity.called();
-        self.activity.over();
+        self.mark_active();
         let LnxActiveRecv { recv, mut envelope } = filling;
         envelope.len = of.len;
         if of.flags & FI_REMOTE_CQ_DATA != 0 {
@@ -195,8 +192,7 @@ impl QueueOwner for RailOwner {
     }
 
     fn receive_failed(&self, filling: LnxActiveRecv, error: &CompletionError) {
-        self.activity.called();
-        self.activity.over();
+        self.mark_active();
         let LnxActiveRecv { recv, mut envelope } = filling;
         if error.of.flags & FI_REMOTE_CQ_DATA != 0 {
             envelope.cq_data = Some(error.of.data);
@@ -214,30 +210,27 @@ impl QueueOwner for RailOwner {
     }
 
     fn done(&self, of: Completion) {
-        self.activity.called();
+        self.mark_active();
         if of.flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
             let src = if of.src == FI_ADDR_NOTAVAIL { of.src } else { self.id_of(of.src) };
             let completions = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
             completions.rx.peer_notified(of.flags, of.len, of.data, src);
             drop(completions);
             if self.is_flooded() {
-                self.shared.to_do.flooded.store(true, Ordering::Relaxed);
                 self.shared.to_do.unsettle();
             }
             return;
         }
-        self.activity.over();
         self.tx.reported(of);
     }
 
     fn failed(&self, error: CompletionError) {
-        self.activity.called();
-        self.activity.over();
+        self.mark_active();
         self.tx.report_failed(error);
     }
 
     fn counted(&self, kind: u64, failed: bool) {
-        self.activity.called();
+        self.mark_active();
         let completions = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
         completions.count(kind, failed);
     }

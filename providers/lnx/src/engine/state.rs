@@ -24,15 +24,13 @@ pub(crate) struct LnxState {
 pub(super) struct LnxPendingWork {
     /// There are messages to be started.
     pub(super) starts: AtomicBool,
-    /// Peers have written too much with data to some endpoint (see `RailOwner::is_flooded`).
-    pub(super) flooded: AtomicBool,
-    /// No work is pending except for polling the leading core. A progress iteration checking all
+    /// No work is pending except for polling the lead core. A progress iteration checking all
     /// possible work sets this flag before the check.
     pub(super) settled: AtomicBool,
 }
 
 impl LnxPendingWork {
-    /// Signals possible work besides polling the leading core.
+    /// Signals possible work besides polling the lead core.
     pub(super) fn unsettle(&self) {
         self.settled.store(false, Ordering::Release);
     }
