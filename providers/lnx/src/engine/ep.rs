@@ -1,6 +1,5 @@
 //! Endpoint: its receives, and its endpoints at the cores.
 use super::message::{LnxActiveRecv, LnxCompletions, LnxSrxStart, LnxUnexpected};
-use super::owner::LnxRail;
 use super::peers::LnxPeers;
 use crate::host_token::HostToken;
 use ofi_provider::av::Av;
@@ -14,8 +13,6 @@ pub(super) struct LnxEngineEp {
     pub(super) matcher: RxMatcher<LnxUnexpected>,
     pub(super) peers: LnxPeers,
     pub(super) tx_size: usize,
-    /// Its endpoints at the cores, once it is enabled.
-    pub(super) rails: Vec<Arc<LnxRail>>,
     pub(super) addr: Option<LinkAddr>,
     pub(super) beacon: Option<HostToken>,
     pub(super) av: Option<Arc<Av>>,
@@ -30,7 +27,6 @@ impl LnxEngineEp {
             matcher,
             peers: LnxPeers::default(),
             tx_size,
-            rails: Vec::new(),
             addr: None,
             beacon: None,
             av: None,

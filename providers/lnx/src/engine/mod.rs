@@ -202,10 +202,9 @@ impl LnxEngine {
         let ep = state.ep(id);
         if let Some(first) = rails.first().cloned() {
             let routes = ep.peers.routes.clone();
-            let _ = ext.0.set(LnxRails { first, rails: rails.clone(), routes });
+            let _ = ext.0.set(LnxRails { first, rails, routes });
         }
-        (ep.rails, ep.addr, ep.beacon, ep.completions) =
-            (rails, Some(addr), beacon, Some(completions));
+        (ep.addr, ep.beacon, ep.completions) = (Some(addr), beacon, Some(completions));
         ep.av.clone_from(&bindings.av);
         drop(state);
         if let Some(av) = &bindings.av {
@@ -224,7 +223,7 @@ impl LnxEngine {
         let mut state = self.lock();
         let ep = state.ep(id);
         ep.matcher.bind(&bindings.completions.rx);
-        let (rails, completions) = (ep.rails.clone(), ep.completions.clone());
+        let completions = ep.completions.clone();
         drop(state);
         let Some(completions) = completions else { return Err(Error::OPBADSTATE) };
         let known = {
@@ -234,12 +233,19 @@ impl LnxEngine {
             known
         };
         let new = bindings.completions.kinds() & !known;
-        rails.iter().try_for_each(|rail| rail.rail.count(new))
+        self.rails_of(id).iter().try_for_each(|rail| rail.rail.count(new))
+    }
+
+    /// Returns the endpoints of an endpoint at the cores, by their numbers; none if it is not
+    /// enabled.
+    fn rails_of(&self, id: u32) -> Vec<Arc<LnxRail>> {
+        let rails = self.rails.lock();
+        rails.iter().filter(|rail| rail.owner.ep == id).cloned().collect()
     }
 
     /// Closes an endpoint.
     pub(crate) fn close_ep(&self, id: u32) {
-        let rails = self.lock().ep(id).rails.clone();
+        let rails = self.rails_of(id);
         // A thread polling everything, or starting messages, holds the lock: no thread does after
         // this call.
         self.rails.lock().retain(|rail| rail.owner.ep != id);

@@ -15,13 +15,16 @@ impl LnxEngine {
     /// Reports a new address in the vector to the cores.
     pub(crate) fn insert_name(&self, id: u32, name: fi_addr_t, addr: &Addr) {
         let Addr::Link(addr) = addr else { return };
+        let rails = self.rails_of(id);
+        if rails.is_empty() {
+            return;
+        }
         let mut state = self.lock();
-        let Some(ep) = state.eps.get_mut(id).filter(|ep| !ep.rails.is_empty()) else { return };
+        let Some(ep) = state.eps.get_mut(id) else { return };
         let Some(peer) = ep.peers.add(name) else { return };
         let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
         // Messages from now on are attributed to this peer.
         ep.matcher.set_name(peer, name, as_id);
-        let rails = ep.rails.clone();
         drop(state);
         let inserted = self.insert_at_cores(&rails, peer, addr);
         if inserted.is_empty() {
@@ -74,13 +77,17 @@ impl LnxEngine {
 
     /// Handles the removal of an address from the vector: the peer is an unknown peer from now on.
     pub(crate) fn remove_name(&self, id: u32, name: fi_addr_t) {
+        let rails = self.rails_of(id);
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
-        let (inserted, rails) = (ep.peers.end_routes(name), ep.rails.clone());
+        let inserted = ep.peers.end_routes(name);
         drop(state);
         // The number is another's only when no core reports it any more.
-        for (rail, of_core) in inserted {
-            rails[rail as usize].rail.remove(of_core);
+        for (core, name) in inserted {
+            // The endpoint may be closing.
+            if let Some(rail) = rails.get(core as usize) {
+                rail.rail.remove(name);
+            }
         }
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
