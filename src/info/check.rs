@@ -46,23 +46,6 @@ const MSG_MODIFIERS: u64 = FI_SEND | FI_RECV;
 const RMA_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Sets the attributes common to domains without restrictions: any threading, automatic progress,
-/// managed resources, 64-bit counters, and one context for each endpoint, with a maximum of
-/// `objects`.
-pub fn usual_domain(domain: &mut fi_domain_attr, objects: usize) {
-    domain.threading = fi_threading::FI_THREAD_SAFE.into();
-    domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
-    domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
-    domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
-    domain.ep_cnt = objects;
-    domain.tx_ctx_cnt = objects;
-    domain.rx_ctx_cnt = objects;
-    domain.max_ep_tx_ctx = 1;
-    domain.max_ep_rx_ctx = 1;
-    domain.max_cntr_value = u64::MAX;
-    domain.max_err_cntr_value = u64::MAX;
-}
-
 /// Offer of a provider for one kind of endpoint.
 #[derive(Debug)]
 pub struct ProviderOffer {

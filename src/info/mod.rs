@@ -8,6 +8,7 @@
 //!   of a provider's getinfo.
 //! - [`check`](mod@check) compares hints with a provider's offers and collects the reason of every
 //!   rejection; [`alter`] fills in the echoed values.
+//! - [`OfferTemplate`] builds such an offer.
 //! - [`ip`] is getinfo for providers with IP addresses, [`name_getinfo`] for those with names as
 //!   addresses.
 //! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm.
@@ -25,18 +26,18 @@ pub mod nic;
 #[allow(unsafe_code)]
 mod owned;
 mod query;
+mod template;
 #[allow(unsafe_code)]
 pub mod tostr;
 mod version;
 
-pub use check::{
-    ASKED_DOMAIN_CAPS, EndpointLimits, HintsMismatch, ProviderOffer, alter, check, usual_domain,
-};
+pub use check::{ASKED_DOMAIN_CAPS, EndpointLimits, HintsMismatch, ProviderOffer, alter, check};
 pub use ip::{IpProvider, Unresolved, address_for_peers, interface_of, ip_getinfo, resolve};
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{ApiLevel, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 pub use query::InfoQuery;
+pub use template::OfferTemplate;
 pub use version::{API_VERSION, PROV_VERSION, version};
 
 /// Internal flag of fi_getinfo in addition to the ones of the API: the caller is a utility

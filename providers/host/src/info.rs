@@ -5,7 +5,7 @@ use crate::settings::{MAX_INJECT, ShmConfig, config};
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr, usual_domain,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, tostr,
 };
 use ofi_stream::attrs::echoed_keys;
 use std::ffi::CStr;
@@ -71,56 +71,37 @@ pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<Pr
     let more = is_named(hints);
     let asked = hints.filter(|_| more).map_or(0, InfoRef::caps);
     let caps = TX_CAPS | RX_CAPS | DOMAIN_CAPS | (asked & MORE_CAPS);
-    let mut most = InfoBuf::new()?;
-    most.set_caps(caps);
-
-    let tx = most.tx_mut();
-    tx.caps = caps & (TX_CAPS | MORE_CAPS);
-    tx.op_flags = TX_OP_FLAGS | if more { FI_INJECT } else { 0 };
-    tx.msg_order = FREE_ORDER | DEAR_ORDER;
-    tx.inject_size = MAX_INJECT;
-    tx.size = config.tx_size;
-    tx.iov_limit = IOV_LIMIT;
-    tx.rma_iov_limit = IOV_LIMIT;
-
-    let rx = most.rx_mut();
-    rx.caps = caps & (RX_CAPS | MORE_RX_CAPS);
-    rx.op_flags = RX_OP_FLAGS;
-    rx.msg_order = FREE_ORDER | DEAR_ORDER;
-    rx.size = config.rx_size;
-    rx.iov_limit = IOV_LIMIT;
-
-    most.edit_ep(|ep| {
-        ep.r#type = fi_ep_type::FI_EP_RDM.into();
-        ep.protocol = FI_PROTO_SHM as u32;
-        ep.protocol_version = 1;
-        ep.max_msg_size = usize::MAX;
-        ep.max_order_raw_size = usize::MAX;
-        ep.max_order_war_size = usize::MAX;
-        ep.max_order_waw_size = usize::MAX;
-        ep.mem_tag_format = TAG_FORMAT;
-        ep.tx_ctx_cnt = 1;
-        ep.rx_ctx_cnt = 1;
-    });
+    let mut offer = OfferTemplate {
+        protocol: FI_PROTO_SHM as u32,
+        caps,
+        directed_caps: [TX_CAPS | MORE_CAPS, RX_CAPS | MORE_RX_CAPS],
+        domain_caps: DOMAIN_CAPS,
+        op_flags: [TX_OP_FLAGS | if more { FI_INJECT } else { 0 }, RX_OP_FLAGS],
+        msg_order: [FREE_ORDER | DEAR_ORDER; 2],
+        costly_order: DEAR_ORDER,
+        inject_size: MAX_INJECT,
+        max_sizes: [config.tx_size, config.rx_size],
+        sizes: [config.tx_size, config.rx_size],
+        iov_limits: [IOV_LIMIT; 2],
+        rma_iov_limit: IOV_LIMIT,
+        max_order_sizes: [usize::MAX; 3],
+        mem_tag_format: TAG_FORMAT,
+        ep_cnt: EP_CNT,
+        cq_cnt: CONTEXTS,
+        mr_iov_limit: REGION_SEGMENTS,
+        ..OfferTemplate::default()
+    }
+    .build()?;
     let wants_auto = |hints: InfoRef<'_>| {
         hints.domain().is_some_and(|domain| domain.data_progress == fi_progress::FI_PROGRESS_AUTO)
     };
     let automatic = more && hints.is_some_and(wants_auto);
-    most.edit_domain(|domain| {
-        usual_domain(domain, EP_CNT);
+    offer.most.edit_domain(|domain| {
         if !automatic {
             domain.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         }
-        domain.tx_ctx_cnt = CONTEXTS;
-        domain.rx_ctx_cnt = CONTEXTS;
-        domain.cq_cnt = CONTEXTS;
-        domain.mr_key_size = size_of::<u64>();
-        domain.cq_data_size = size_of::<u64>();
-        domain.mr_iov_limit = REGION_SEGMENTS;
-        domain.caps = DOMAIN_CAPS;
+        (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (CONTEXTS, CONTEXTS);
     });
-    let (tx_size, rx_size) = (config.tx_size, config.rx_size);
-    let mut offer = ProviderOffer { most, tx_size, rx_size, costly_order: DEAR_ORDER };
     (current().offered)(&mut offer);
     Ok(offer)
 }

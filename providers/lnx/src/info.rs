@@ -7,7 +7,7 @@ use ofi_provider::abi::*;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, usual_domain, version,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, version,
 };
 use std::ffi::CString;
 
@@ -312,46 +312,39 @@ pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
     let comm = any(|info| info.caps() & COMM_CAPS) | FI_LOCAL_COMM;
     let caps = of_cores | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_AV_USER_ID | comm;
 
-    let mut most = InfoBuf::new()?;
-    most.set_caps(caps);
-    most.set_mode(any(InfoBuf::mode));
-    let tx = most.tx_mut();
-    tx.caps = caps & TX_CAPS;
-    tx.mode = any(|info| info.tx().mode);
-    tx.op_flags = TX_OP_FLAGS;
-    tx.msg_order = all(|info| info.tx().msg_order);
-    tx.inject_size = least(|info| info.tx().inject_size);
-    tx.size = least(|info| info.tx().size);
-    tx.iov_limit = least(|info| info.tx().iov_limit).min(IOV_LIMIT);
-    tx.rma_iov_limit = least(|info| info.tx().rma_iov_limit).min(IOV_LIMIT);
-    let rx = most.rx_mut();
-    rx.caps = caps & RX_CAPS;
-    rx.op_flags = RX_OP_FLAGS;
-    rx.msg_order = all(|info| info.rx().msg_order);
-    rx.size = least(|info| info.rx().size).max(1 << 16);
-    rx.iov_limit = IOV_LIMIT;
-    most.edit_ep(|ep| {
-        ep.r#type = fi_ep_type::FI_EP_RDM.into();
-        ep.protocol = FI_PROTO_LNX as u32;
-        ep.protocol_version = 1;
-        ep.max_msg_size = least(|info| info.ep().max_msg_size);
-        ep.max_order_raw_size = least(|info| info.ep().max_order_raw_size);
-        ep.max_order_war_size = least(|info| info.ep().max_order_war_size);
-        ep.max_order_waw_size = least(|info| info.ep().max_order_waw_size);
-        ep.mem_tag_format = TAG_FORMAT;
-        (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
-    });
-    most.edit_domain(|domain| {
-        usual_domain(domain, least(|info| info.domain().ep_cnt));
-        domain.mr_mode = mr_mode(cores);
-        domain.mr_key_size = least(|info| info.domain().mr_key_size);
-        domain.cq_data_size = least(|info| info.domain().cq_data_size).min(size_of::<u64>());
-        domain.cq_cnt = 65536;
-        domain.mr_iov_limit = 1;
-        domain.caps = comm | FI_AV_USER_ID;
-    });
-    let (tx_size, rx_size) = (most.tx().size, most.rx().size.min(1024));
-    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
+    let tx_size = least(|info| info.tx().size);
+    let rx_size = least(|info| info.rx().size).max(1 << 16);
+    let mut offer = OfferTemplate {
+        protocol: FI_PROTO_LNX as u32,
+        caps,
+        directed_caps: [TX_CAPS, RX_CAPS],
+        domain_caps: comm | FI_AV_USER_ID,
+        mode: any(InfoBuf::mode),
+        op_flags: [TX_OP_FLAGS, RX_OP_FLAGS],
+        msg_order: [all(|info| info.tx().msg_order), all(|info| info.rx().msg_order)],
+        inject_size: least(|info| info.tx().inject_size),
+        max_sizes: [tx_size, rx_size],
+        sizes: [tx_size, rx_size.min(1024)],
+        iov_limits: [least(|info| info.tx().iov_limit).min(IOV_LIMIT), IOV_LIMIT],
+        rma_iov_limit: least(|info| info.tx().rma_iov_limit).min(IOV_LIMIT),
+        max_msg_size: least(|info| info.ep().max_msg_size),
+        max_order_sizes: [
+            least(|info| info.ep().max_order_raw_size),
+            least(|info| info.ep().max_order_war_size),
+            least(|info| info.ep().max_order_waw_size),
+        ],
+        mem_tag_format: TAG_FORMAT,
+        ep_cnt: least(|info| info.domain().ep_cnt),
+        cq_cnt: 65536,
+        mr_mode: mr_mode(cores),
+        mr_key_size: least(|info| info.domain().mr_key_size),
+        mr_iov_limit: 1,
+        cq_data_size: least(|info| info.domain().cq_data_size).min(size_of::<u64>()),
+        ..OfferTemplate::default()
+    }
+    .build()?;
+    offer.most.tx_mut().mode = any(|info| info.tx().mode);
+    Ok(offer)
 }
 
 /// The info of a link for an application with these hints.

@@ -6,7 +6,7 @@ use ofi_provider::abi::*;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, usual_domain, version,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, version,
 };
 use std::ffi::CString;
 
@@ -129,49 +129,30 @@ pub(crate) fn core_version(api: u32) -> u32 {
 pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
     let core_ep = core.ep().ok_or(Error::NODATA)?;
     let packet = core_ep.max_msg_size.min(MAX_PACKET).saturating_sub(core_ep.msg_prefix_size);
-    let mut most = InfoBuf::new()?;
-    most.set_caps(TX_CAPS | RX_CAPS | (core.caps() & COMM_CAPS));
-
-    let tx = most.tx_mut();
-    tx.caps = TX_CAPS;
-    tx.op_flags = TX_OP_FLAGS;
-    tx.msg_order = ORDER;
-    tx.inject_size = inject_size(packet);
-    tx.size = QUEUE_SIZE;
-    tx.iov_limit = IOV_LIMIT;
-    tx.rma_iov_limit = IOV_LIMIT;
-    tx.tclass = core.tx().map_or(0, |tx| tx.tclass);
-
-    let rx = most.rx_mut();
-    rx.caps = RX_CAPS;
-    rx.op_flags = RX_OP_FLAGS;
-    rx.msg_order = ORDER;
-    rx.size = QUEUE_SIZE;
-    rx.iov_limit = IOV_LIMIT;
-
+    let mut offer = OfferTemplate {
+        protocol: FI_PROTO_RXD as u32,
+        caps: TX_CAPS | RX_CAPS | (core.caps() & COMM_CAPS),
+        directed_caps: [TX_CAPS, RX_CAPS],
+        domain_caps: COMM_CAPS,
+        op_flags: [TX_OP_FLAGS, RX_OP_FLAGS],
+        msg_order: [ORDER; 2],
+        inject_size: inject_size(packet),
+        max_sizes: [QUEUE_SIZE; 2],
+        sizes: [QUEUE_SIZE; 2],
+        iov_limits: [IOV_LIMIT; 2],
+        rma_iov_limit: IOV_LIMIT,
+        tclass: core.tx().map_or(0, |tx| tx.tclass),
+        max_order_sizes: [usize::MAX, 0, usize::MAX],
+        mem_tag_format: TAG_FORMAT,
+        ep_cnt: OBJECTS,
+        cq_cnt: OBJECTS,
+        mr_iov_limit: 1,
+        ..OfferTemplate::default()
+    }
+    .build()?;
     // Secrets of the program's own are the core's: a core that has none refuses them.
-    most.set_auth_keys(core.ep_auth_key(), core.domain_auth_key())?;
-    most.edit_ep(|ep| {
-        ep.r#type = fi_ep_type::FI_EP_RDM.into();
-        ep.protocol = FI_PROTO_RXD as u32;
-        ep.protocol_version = 1;
-        ep.max_msg_size = usize::MAX;
-        ep.max_order_raw_size = usize::MAX;
-        ep.max_order_war_size = 0;
-        ep.max_order_waw_size = usize::MAX;
-        ep.mem_tag_format = TAG_FORMAT;
-        ep.tx_ctx_cnt = 1;
-        ep.rx_ctx_cnt = 1;
-    });
-    most.edit_domain(|domain| {
-        usual_domain(domain, OBJECTS);
-        domain.mr_key_size = size_of::<u64>();
-        domain.cq_data_size = size_of::<u64>();
-        domain.mr_iov_limit = 1;
-        domain.cq_cnt = OBJECTS;
-        domain.caps = COMM_CAPS;
-    });
-    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
+    offer.most.set_auth_keys(core.ep_auth_key(), core.domain_auth_key())?;
+    Ok(offer)
 }
 
 /// The info for an application with these hints, over one core provider.

@@ -10,7 +10,8 @@ use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
-    ASKED_DOMAIN_CAPS, InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, version,
+    ASKED_DOMAIN_CAPS, InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter,
+    check, version,
 };
 use std::ffi::CString;
 
@@ -185,64 +186,47 @@ fn offer(
         caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
         caps |= buffers.caps;
     }
-    let mut most = InfoBuf::new()?;
-    most.set_caps(caps);
-    most.set_mode(buffers.mode);
-    most.set_auth_keys(keys[0], keys[1])?;
-
-    let tx = most.tx_mut();
-    tx.caps = caps & TX_CAPS;
-    tx.op_flags = TX_OP_FLAGS | if caps & FI_RMA_PMEM != 0 { FI_COMMIT_COMPLETE } else { 0 };
-    tx.msg_order = core_tx.msg_order;
-    tx.inject_size = config.eager_limit;
-    tx.size = MAX_TX_SIZE.max(config.tx_size);
-    tx.iov_limit = IOV_LIMIT;
-    tx.rma_iov_limit = IOV_LIMIT.min(core_tx.rma_iov_limit);
-    tx.tclass = core_tx.tclass;
-
-    let rx = most.rx_mut();
-    rx.caps = caps & RX_CAPS;
-    rx.op_flags = RX_OP_FLAGS;
-    rx.msg_order = core_rx.msg_order;
-    rx.size = MAX_RX_SIZE.max(config.rx_size);
-    rx.iov_limit = IOV_LIMIT;
-
-    most.edit_ep(|ep| {
-        ep.r#type = fi_ep_type::FI_EP_RDM.into();
-        ep.protocol = FI_PROTO_RXM as u32;
-        ep.protocol_version = 1;
-        ep.max_msg_size = core_ep.max_msg_size;
-        ep.max_order_raw_size = core_ep.max_order_raw_size;
-        ep.max_order_war_size = core_ep.max_order_war_size;
-        ep.max_order_waw_size = core_ep.max_order_waw_size;
-        ep.mem_tag_format = TAG_FORMAT;
-        [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
-            shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
-    });
-    most.edit_domain(|domain| {
-        domain.threading = fi_threading::FI_THREAD_SAFE.into();
-        domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
-        domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
-        domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
-        domain.mr_mode = core_domain.mr_mode & MR_MODE & !FI_MR_LOCAL;
-        domain.mr_key_size = core_domain.mr_key_size;
+    let pmem_flags = if caps & FI_RMA_PMEM != 0 { FI_COMMIT_COMPLETE } else { 0 };
+    let mut offer = OfferTemplate {
+        protocol: FI_PROTO_RXM as u32,
+        caps,
+        directed_caps: [TX_CAPS, RX_CAPS],
+        domain_caps: COMM_CAPS | ASKED_DOMAIN_CAPS,
+        mode: buffers.mode,
+        op_flags: [TX_OP_FLAGS | pmem_flags, RX_OP_FLAGS],
+        msg_order: [core_tx.msg_order, core_rx.msg_order],
+        inject_size: config.eager_limit,
+        max_sizes: [MAX_TX_SIZE.max(config.tx_size), MAX_RX_SIZE.max(config.rx_size)],
+        sizes: [config.tx_size, config.rx_size],
+        iov_limits: [IOV_LIMIT; 2],
+        rma_iov_limit: IOV_LIMIT.min(core_tx.rma_iov_limit),
+        tclass: core_tx.tclass,
+        max_msg_size: core_ep.max_msg_size,
+        max_order_sizes: [
+            core_ep.max_order_raw_size,
+            core_ep.max_order_war_size,
+            core_ep.max_order_waw_size,
+        ],
+        mem_tag_format: TAG_FORMAT,
+        shared_contexts: shared,
+        max_contexts: contexts,
+        ep_cnt: 32768,
+        cq_cnt: 65536,
+        mr_mode: core_domain.mr_mode & MR_MODE & !FI_MR_LOCAL,
+        mr_key_size: core_domain.mr_key_size,
+        mr_iov_limit: 1,
         // The CQ data of a write is carried by the core.
-        domain.cq_data_size = core_domain.cq_data_size.min(size_of::<u64>());
-        domain.cq_cnt = 65536;
-        domain.ep_cnt = 32768;
+        cq_data_size: core_domain.cq_data_size.min(size_of::<u64>()),
+        ..OfferTemplate::default()
+    }
+    .build()?;
+    offer.most.set_auth_keys(keys[0], keys[1])?;
+    offer.most.edit_domain(|domain| {
         [domain.max_ep_stx_ctx, domain.max_ep_srx_ctx] =
             shared.map(|shared| if shared { domain.ep_cnt } else { 0 });
-        domain.tx_ctx_cnt = 1;
-        domain.rx_ctx_cnt = 1;
-        domain.max_ep_tx_ctx = contexts;
-        domain.max_ep_rx_ctx = contexts;
-        domain.mr_iov_limit = 1;
-        domain.caps = COMM_CAPS | ASKED_DOMAIN_CAPS;
-        domain.max_cntr_value = u64::MAX;
-        domain.max_err_cntr_value = u64::MAX;
+        (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (1, 1);
     });
-    let (tx_size, rx_size) = (config.tx_size, config.rx_size);
-    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
+    Ok(offer)
 }
 
 /// Returns the attributes supported over a core provider, for applications without special

@@ -7,9 +7,7 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
-use ofi_provider::info::{
-    ASKED_DOMAIN_CAPS, InfoBuf, InfoRef, ProviderOffer, usual_domain, version,
-};
+use ofi_provider::info::{ASKED_DOMAIN_CAPS, InfoRef, OfferTemplate, ProviderOffer, version};
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 
@@ -306,56 +304,39 @@ impl OfferedEndpoint {
         };
         let caps = self.caps | domain_caps;
         let order = MSG_ORDER | if limits.after_reads { AFTER_READS } else { 0 };
-        let mut most = InfoBuf::new()?;
-        most.set_caps(caps);
-        most.set_mode(self.mode);
-
-        let tx = most.tx_mut();
-        tx.caps = caps & TX_CAPS;
-        tx.op_flags = TX_OP_FLAGS | if caps & FI_RMA_PMEM != 0 { PMEM_OP_FLAGS } else { 0 };
-        tx.msg_order = order;
-        tx.inject_size = limits.max_inject;
-        tx.size = self.max_tx_size.max(limits.tx_size);
-        tx.iov_limit = limits.segments;
-        tx.rma_iov_limit = if caps & FI_RMA != 0 { limits.segments } else { 0 };
-
-        let rx = most.rx_mut();
-        rx.caps = caps & RX_CAPS;
-        rx.op_flags = RX_OP_FLAGS;
-        rx.msg_order = order;
-        rx.size = self.max_rx_size.max(limits.rx_size);
-        rx.iov_limit = limits.segments;
-
-        most.edit_ep(|ep| {
-            ep.r#type = self.ep_type.into();
-            ep.protocol = self.protocol;
-            ep.protocol_version = self.protocol_version;
-            ep.max_msg_size = usize::MAX;
-            ep.max_order_raw_size = usize::MAX;
-            ep.max_order_war_size = if limits.after_reads { usize::MAX } else { 0 };
-            ep.max_order_waw_size = usize::MAX;
-            ep.mem_tag_format = TAG_FORMAT;
-            [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
-                self.shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
-        });
-        most.edit_domain(|domain| {
-            usual_domain(domain, self.ep_cnt);
-            domain.mr_key_size = size_of::<u64>();
-            domain.cq_data_size = size_of::<u64>();
-            domain.cq_cnt = 256;
-            domain.max_ep_tx_ctx = self.contexts;
-            domain.max_ep_rx_ctx = self.contexts;
+        let pmem_flags = if caps & FI_RMA_PMEM != 0 { PMEM_OP_FLAGS } else { 0 };
+        let max_after_reads = if limits.after_reads { usize::MAX } else { 0 };
+        let mut offer = OfferTemplate {
+            ep_type: self.ep_type,
+            protocol: self.protocol,
+            protocol_version: self.protocol_version,
+            caps,
+            directed_caps: [TX_CAPS, RX_CAPS],
+            domain_caps: domain_caps | (self.caps & ASKED_DOMAIN_CAPS),
+            mode: self.mode,
+            op_flags: [TX_OP_FLAGS | pmem_flags, RX_OP_FLAGS],
+            msg_order: [order; 2],
+            costly_order: AFTER_READS,
+            inject_size: limits.max_inject,
+            max_sizes: [self.max_tx_size.max(limits.tx_size), self.max_rx_size.max(limits.rx_size)],
+            sizes: [limits.tx_size, limits.rx_size],
+            iov_limits: [limits.segments; 2],
+            rma_iov_limit: if caps & FI_RMA != 0 { limits.segments } else { 0 },
+            max_order_sizes: [usize::MAX, max_after_reads, usize::MAX],
+            mem_tag_format: TAG_FORMAT,
+            shared_contexts: self.shared,
+            max_contexts: self.contexts,
+            ep_cnt: self.ep_cnt,
+            cq_cnt: 256,
+            mr_iov_limit: limits.region_segments,
+            ..OfferTemplate::default()
+        }
+        .build()?;
+        offer.most.edit_domain(|domain| {
             domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
-            domain.mr_iov_limit = limits.region_segments;
-            domain.caps = domain_caps | (self.caps & ASKED_DOMAIN_CAPS);
         });
-        Ok(ProviderOffer {
-            most,
-            tx_size: limits.tx_size,
-            rx_size: limits.rx_size,
-            costly_order: AFTER_READS,
-        })
+        Ok(offer)
     }
 }
 
@@ -363,7 +344,7 @@ impl OfferedEndpoint {
 mod tests {
     use super::*;
     use ofi_provider::info::API_VERSION;
-    use ofi_provider::info::{alter, check};
+    use ofi_provider::info::{InfoBuf, alter, check};
 
     fn offered(hints: Option<InfoRef<'_>>) -> Vec<ProviderOffer> {
         offers(&OfferLimits::usual([0; 2]), API_VERSION, hints).unwrap()

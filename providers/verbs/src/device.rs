@@ -9,7 +9,7 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::nic::{self, Nic};
-use ofi_provider::info::{InfoBuf, ProviderOffer, usual_domain};
+use ofi_provider::info::{InfoBuf, OfferTemplate, ProviderOffer};
 use ofi_provider::param;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -150,50 +150,42 @@ impl DeviceAttributes {
         let inline = |datagrams| inline_size(device, config.inline_size, tx_iov as u32, datagrams);
         let inject = inline(false)?.unwrap_or(0);
 
-        let mut most = InfoBuf::new()?;
-        most.set_caps(caps);
-        let tx = most.tx_mut();
-        tx.caps = caps & TX_CAPS;
-        tx.op_flags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
-        if !iwarp {
-            // A receiver's device acknowledges what it has placed.
-            tx.op_flags |= FI_DELIVERY_COMPLETE;
+        // A receiver's device acknowledges what it has placed.
+        let delivery = if iwarp { 0 } else { FI_DELIVERY_COMPLETE };
+        let tx_op_flags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+        let max_msg_size = port.max_msg_sz as usize;
+        let mut offer = OfferTemplate {
+            ep_type: fi_ep_type::FI_EP_MSG,
+            protocol: if iwarp { FI_PROTO_IWARP } else { FI_PROTO_RDMA_CM_IB_RC } as u32,
+            caps,
+            directed_caps: [TX_CAPS, RX_CAPS],
+            domain_caps: DOMAIN_CAPS,
+            op_flags: [tx_op_flags | delivery, FI_COMPLETION],
+            msg_order: [MSG_ORDER; 2],
+            inject_size: inject,
+            max_sizes: [count(attr.max_qp_wr); 2],
+            sizes: [tx_size, rx_size],
+            iov_limits: [tx_iov, rx_iov],
+            rma_iov_limit: 1,
+            max_msg_size,
+            max_order_sizes: [max_msg_size, 0, max_msg_size],
+            ep_cnt: count(attr.max_qp),
+            cq_cnt: count(attr.max_cq),
+            mr_mode: MR_MODE,
+            mr_key_size: size_of::<u32>(),
+            mr_iov_limit: 1,
+            cq_data_size: if iwarp { 0 } else { CQ_DATA_SIZE },
+            ..OfferTemplate::default()
         }
-        tx.msg_order = MSG_ORDER;
-        tx.inject_size = inject;
-        tx.size = count(attr.max_qp_wr);
-        tx.iov_limit = tx_iov;
-        tx.rma_iov_limit = 1;
-        let rx = most.rx_mut();
-        rx.caps = caps & RX_CAPS;
-        rx.op_flags = FI_COMPLETION;
-        rx.msg_order = MSG_ORDER;
-        rx.size = count(attr.max_qp_wr);
-        rx.iov_limit = rx_iov;
-        most.edit_ep(|ep| {
-            ep.r#type = fi_ep_type::FI_EP_MSG.into();
-            ep.protocol = if iwarp { FI_PROTO_IWARP } else { FI_PROTO_RDMA_CM_IB_RC } as u32;
-            ep.protocol_version = 1;
-            ep.max_msg_size = port.max_msg_sz as usize;
-            ep.max_order_raw_size = port.max_msg_sz as usize;
-            ep.max_order_waw_size = port.max_msg_sz as usize;
-            ep.tx_ctx_cnt = 1;
-            ep.rx_ctx_cnt = 1;
-        });
-        most.edit_domain(|domain| {
-            usual_domain(domain, count(attr.max_qp));
-            domain.mr_mode = MR_MODE;
-            domain.mr_key_size = size_of::<u32>();
-            domain.cq_data_size = if iwarp { 0 } else { CQ_DATA_SIZE };
-            domain.cq_cnt = count(attr.max_cq);
+        .build()?;
+        offer.most.edit_domain(|domain| {
             domain.tx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
             domain.rx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
             domain.max_ep_srx_ctx = count(attr.max_srq);
-            domain.mr_iov_limit = 1;
-            domain.caps = DOMAIN_CAPS;
             domain.max_err_data = MAX_ERR_DATA;
             domain.mr_cnt = count(attr.max_mr);
         });
+        let most = &offer.most;
         let datagrams = match inline(true)? {
             Some(inline) => {
                 let most = of_datagrams(most.as_ref().to_owned()?, inline, mtu(&port));
@@ -210,7 +202,6 @@ impl DeviceAttributes {
             }),
             false => None,
         };
-        let offer = ProviderOffer { most, tx_size, rx_size, costly_order: 0 };
         let fabric = fabric_name(device, config.gid_idx)?;
         Ok(Self { device, offer, datagrams, hmem, nic: card(device, &attr, &port), fabric })
     }

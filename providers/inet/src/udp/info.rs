@@ -2,7 +2,7 @@
 use crate::plug_in::provider;
 use ofi_provider::abi::*;
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoBuf, ProviderOffer, usual_domain};
+use ofi_provider::info::{OfferTemplate, ProviderOffer};
 use ofi_stream::secret::PskConfig;
 use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
 use std::sync::OnceLock;
@@ -29,36 +29,25 @@ const OBJECTS: usize = 256;
 /// Returns the attributes supported by this provider, with or without a pre-shared key.
 pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
     let max_msg_size = if sealed { MAX_SEALED_SIZE } else { MAX_MSG_SIZE };
-    let mut most = InfoBuf::new()?;
-    most.set_caps(TX_CAPS | RX_CAPS | DOMAIN_CAPS);
-
-    let tx = most.tx_mut();
-    tx.caps = TX_CAPS;
-    tx.op_flags = TX_OP_FLAGS;
-    tx.inject_size = max_msg_size;
-    tx.size = QUEUE_SIZE;
-    tx.iov_limit = IOV_LIMIT;
-
-    let rx = most.rx_mut();
-    rx.caps = RX_CAPS;
-    rx.op_flags = FI_COMPLETION;
-    rx.size = QUEUE_SIZE;
-    rx.iov_limit = IOV_LIMIT;
-
-    most.edit_ep(|ep| {
-        ep.r#type = fi_ep_type::FI_EP_DGRAM.into();
-        ep.protocol = FI_PROTO_UDP as u32;
-        ep.max_msg_size = max_msg_size;
-        ep.tx_ctx_cnt = 1;
-        ep.rx_ctx_cnt = 1;
-    });
-    most.edit_domain(|domain| {
-        usual_domain(domain, OBJECTS);
-        domain.mr_key_size = size_of::<u64>();
-        domain.cq_cnt = OBJECTS;
-        domain.caps = DOMAIN_CAPS;
-    });
-    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
+    OfferTemplate {
+        ep_type: fi_ep_type::FI_EP_DGRAM,
+        protocol: FI_PROTO_UDP as u32,
+        protocol_version: 0,
+        caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
+        directed_caps: [TX_CAPS, RX_CAPS],
+        domain_caps: DOMAIN_CAPS,
+        op_flags: [TX_OP_FLAGS, FI_COMPLETION],
+        inject_size: max_msg_size,
+        max_sizes: [QUEUE_SIZE; 2],
+        sizes: [QUEUE_SIZE; 2],
+        iov_limits: [IOV_LIMIT; 2],
+        max_msg_size,
+        ep_cnt: OBJECTS,
+        cq_cnt: OBJECTS,
+        cq_data_size: 0,
+        ..OfferTemplate::default()
+    }
+    .build()
 }
 
 /// Returns the user's pre-shared key (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to
@@ -71,7 +60,7 @@ pub(crate) fn secret() -> &'static PskConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{API_VERSION, alter, check};
+    use ofi_provider::info::{API_VERSION, InfoBuf, alter, check};
 
     #[test]
     fn the_source_of_messages_is_reported_only_on_request() {
