@@ -15,7 +15,9 @@ use ofi_provider::info::{
 use ofi_provider::provider::Provider;
 use ofi_stream::attrs::{OfferLimits, offers};
 use ofi_stream::objects::{LinkProvider, provider_entry};
+use ofi_stream::psk_transport::PskTransport;
 use ofi_stream::settings::StreamSettings;
+use ofi_stream::shm_upgrade::ShmUpgrade;
 use std::sync::LazyLock;
 
 /// Provider named in log lines and parameters.
@@ -37,7 +39,7 @@ ofi_provider::plug_in!({
     // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
     LazyLock::force(&SETTINGS);
     LazyLock::force(&LIMITS);
-    provider_entry::<HostLinks>(None)
+    provider_entry::<ShmUpgrade<PskTransport<HostLinks>>>(None)
 });
 
 impl LinkProvider for HostLinks {

@@ -12,7 +12,9 @@ use ofi_provider::sock::StreamSocket;
 use ofi_provider::sys::{Epoll, PollEvent};
 use ofi_stream::engine::BatchFlusher;
 use ofi_stream::settings::StreamSettings;
-use ofi_stream::transport::{ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch};
+use ofi_stream::transport::{
+    ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch, ZeroCopyLink,
+};
 use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::sync::Weak;
@@ -204,6 +206,15 @@ impl ByteLink for HostLink {
         endpoint_of(&self.socket.peer_addr()?)
     }
 
+    /// Returns 0: the kernel delivers sent bytes after a close.
+    fn unacknowledged(&self) -> usize {
+        0
+    }
+
+    fn has_ended(&self) -> bool {
+        self.socket.has_ended()
+    }
+
     fn fd(&self) -> Result<RawFd> {
         Ok(self.socket.fd())
     }
@@ -216,6 +227,8 @@ impl ByteLink for HostLink {
         self.socket.end_sending();
     }
 }
+
+impl ZeroCopyLink for HostLink {}
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,9 @@ use ofi_provider::sock::{StreamSocket, unix_name_owner};
 use ofi_provider::sys::{self, Epoll, Interest, PollEvent};
 use ofi_stream::engine::BatchFlusher;
 use ofi_stream::settings::StreamSettings;
-use ofi_stream::transport::{ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch};
+use ofi_stream::transport::{
+    ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch, ZeroCopyLink,
+};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -299,6 +301,11 @@ impl ByteLink for ShmLink {
         true
     }
 
+    /// Returns 0: the kernel delivers sent bytes after a close.
+    fn unacknowledged(&self) -> usize {
+        0
+    }
+
     fn has_ended(&self) -> bool {
         self.socket.has_ended()
     }
@@ -323,6 +330,8 @@ impl ByteLink for ShmLink {
         self.socket.end_sending();
     }
 }
+
+impl ZeroCopyLink for ShmLink {}
 
 #[cfg(test)]
 mod tests {

@@ -371,6 +371,14 @@ mod tests {
             unimplemented!()
         }
 
+        fn unacknowledged(&self) -> usize {
+            unimplemented!()
+        }
+
+        fn has_ended(&self) -> bool {
+            unimplemented!()
+        }
+
         fn shutdown(&self) {
             unimplemented!()
         }

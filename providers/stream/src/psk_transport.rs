@@ -12,8 +12,9 @@ use crate::secret::records::{RECORD_MAX, RecordStream};
 use crate::secret::{PskConfig, SecretKey};
 use crate::settings::StreamSettings;
 use crate::transport::{
-    ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, Receiving, Sending, Transport,
-    ZerocopyDone, as_word, forward, from_word, peer_of, receive_each_below, send_each_below,
+    AuthenticatedLink, ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, Receiving, Sending,
+    Transport, ZeroCopyLink, ZerocopyDone, as_word, forward, from_word, peer_of,
+    receive_each_below, send_each_below,
 };
 use core::time::Duration;
 use ofi_provider::addr::Addr;
@@ -424,15 +425,19 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
         fn fd(&self) -> Result<RawFd>;
         fn waits(&self);
         fn made(&self);
-        fn hides_end(&self) -> bool;
         fn has_ended(&self) -> bool;
         fn probe(&self);
         fn shutdown(&self);
         fn end_sending(&self);
         fn reset_when_closed(&self);
-        fn zerocopy_done(&self) -> Result<ZerocopyDone>;
     }
 
+    fn unacknowledged(&self) -> usize {
+        self.carrier.unacknowledged() + self.unsent_of_record()
+    }
+}
+
+impl<L: ByteLink> AuthenticatedLink for PskLink<L> {
     fn secrecy(&self) -> [bool; 2] {
         [self.session.is_some(), self.encrypts()]
     }
@@ -443,9 +448,11 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
                 if *owes_data || !records.unsent().is_empty())
         })
     }
+}
 
-    fn unacknowledged(&self) -> usize {
-        self.carrier.unacknowledged() + self.unsent_of_record()
+impl<L: ZeroCopyLink> ZeroCopyLink for PskLink<L> {
+    forward! { carrier:
+        fn zerocopy_done(&self) -> Result<ZerocopyDone>;
     }
 
     fn set_zerocopy(&self) -> Result {

@@ -8,18 +8,18 @@
 //! of bytes sent on the carrier connection, and writes all further ones to a ring there. The
 //! receiver reads this number of bytes from the carrier connection and then polls only the ring. So
 //! the byte stream is unchanged. The engine uses only two optional queries, to save work
-//! ([`ByteLink::rx_over_shm`], [`ByteLink::tx_over_shm`]).
+//! ([`ShmLink::rx_over_shm`], [`ShmLink::tx_over_shm`]).
 //!
 //! The carrier connection stays open: its end is the link's end, reported when the ring is empty.
 //! An end about to be closed with more bytes than the ring can hold sends them on the carrier
-//! connection ([`ByteLink::send_trailing_on_socket`]). The other end finds them there when the ring is empty.
+//! connection ([`ShmLink::send_trailing_on_socket`]). The other end finds them there when the ring is empty.
 use crate::objects::LinkProvider;
 use crate::secret::PskConfig;
 use crate::settings::StreamSettings;
 use crate::transport::{
-    ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkListener, LinkOp, LinkPoller, Receiving,
-    Sending, Transport, ZerocopyDone, as_word, forward, from_word, log_not_in_memory, peer_of,
-    receive_each_below, send_each_below,
+    AuthenticatedLink, ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkListener, LinkOp,
+    LinkPoller, Receiving, Sending, ShmLink, ShmTransport, Transport, ZeroCopyLink, ZerocopyDone,
+    as_word, forward, from_word, log_not_in_memory, peer_of, receive_each_below, send_each_below,
 };
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
@@ -137,7 +137,7 @@ struct ClosedLinks {
     numbers: Mutex<Vec<u32>>,
     any_talking: AtomicBool,
     talking: Mutex<Vec<(u32, LocalOffer)>>,
-    /// A link accepted nothing, so the engine makes a progress iteration ([`Transport::is_due`]).
+    /// A link accepted nothing, so the engine makes a progress iteration ([`ShmTransport::is_due`]).
     due: AtomicBool,
 }
 
@@ -227,7 +227,7 @@ impl ShmLinkState {
     }
 }
 
-impl<L: ByteLink> UpgradableLink<L> {
+impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     fn new(carrier: L) -> Self {
         let path = Cell::new(LinkPath::Carrier);
         Self { carrier, sends: path.clone(), rx_path: path, part: OnceCell::new() }
@@ -605,7 +605,7 @@ impl<L: ByteLink> Drop for UpgradableLink<L> {
     }
 }
 
-impl<L: ByteLink> ByteLink for UpgradableLink<L> {
+impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     type Id = LocalLinkId<L::Id>;
 
     fn provider() -> &'static Provider {
@@ -697,8 +697,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         fn is_on_this_host(&self) -> bool;
         fn fd(&self) -> Result<RawFd>;
         fn waits(&self);
-        fn secrecy(&self) -> [bool; 2];
-        fn has_half_sent(&self) -> bool;
         fn unacknowledged(&self) -> usize;
         fn probe(&self);
         fn shutdown(&self);
@@ -713,6 +711,20 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.carrier.has_ended()
+            || (self.hides_end() && self.pipe().is_ok_and(|(_, pipe)| pipe.peer_is_gone()))
+    }
+
+    fn reset_when_closed(&self) {
+        self.carrier.reset_when_closed();
+        if let Ok((_, pipe)) = self.pipe() {
+            pipe.withdraw();
+        }
+    }
+}
+
+impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
     #[inline(always)]
     fn rx_over_shm(&self) -> bool {
         self.rx_path.get() == LinkPath::Memory
@@ -796,26 +808,6 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         self.tx_over_shm() && !self.rx_over_shm()
     }
 
-    fn has_ended(&self) -> bool {
-        self.carrier.has_ended()
-            || (self.hides_end() && self.pipe().is_ok_and(|(_, pipe)| pipe.peer_is_gone()))
-    }
-
-    fn reset_when_closed(&self) {
-        self.carrier.reset_when_closed();
-        if let Ok((_, pipe)) = self.pipe() {
-            pipe.withdraw();
-        }
-    }
-
-    fn set_zerocopy(&self) -> Result {
-        self.carrier.set_zerocopy()?;
-        if let Some(part) = self.part.get() {
-            part.zerocopy.set(true);
-        }
-        Ok(())
-    }
-
     fn zcopy_threshold(&self) -> Option<usize> {
         if !self.tx_over_shm() {
             return None;
@@ -828,6 +820,16 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         let Ok((_, pipe)) = self.pipe() else { return Ok(0) };
         pipe.copy_exposed(key, most)
     }
+}
+
+impl<L: ZeroCopyLink + AuthenticatedLink> ZeroCopyLink for UpgradableLink<L> {
+    fn set_zerocopy(&self) -> Result {
+        self.carrier.set_zerocopy()?;
+        if let Some(part) = self.part.get() {
+            part.zerocopy.set(true);
+        }
+        Ok(())
+    }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         let Some(part) = self.part.get() else { return self.carrier.zerocopy_done() };
@@ -838,13 +840,23 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     }
 }
 
+impl<L: ZeroCopyLink + AuthenticatedLink> AuthenticatedLink for UpgradableLink<L> {
+    forward! { carrier:
+        fn secrecy(&self) -> [bool; 2];
+        fn has_half_sent(&self) -> bool;
+    }
+}
+
 /// Listener of links with both ends possibly on one host.
 #[derive(Debug)]
 pub struct LocalListener<S> {
     carrier: S,
 }
 
-impl<S: LinkListener> LinkListener for LocalListener<S> {
+impl<S> LinkListener for LocalListener<S>
+where
+    S: LinkListener<Link: ZeroCopyLink + AuthenticatedLink>,
+{
     type Link = UpgradableLink<S::Link>;
 
     fn id(&self) -> LocalLinkId<<S::Link as ByteLink>::Id> {
@@ -1323,7 +1335,7 @@ impl<I: Copy> HostPeers<I> {
 
 impl<N> ShmUpgrade<N>
 where
-    N: Transport<Poller: CarrierPoller<CarrierId<N>>>,
+    N: Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
     /// A net on another one.
     pub fn new(net: N) -> Self {
@@ -1387,7 +1399,7 @@ where
 
 impl<N> LinkPoller<LocalLinkId<CarrierId<N>>> for ShmUpgrade<N>
 where
-    N: Transport<Poller: CarrierPoller<CarrierId<N>>>,
+    N: Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
     fn add(&self, id: LocalLinkId<CarrierId<N>>, token: u64, interest: Interest) -> Result {
         let wanted = self.watches(id, token, interest);
@@ -1423,7 +1435,7 @@ impl<N: Transport> LinkClock for ShmUpgrade<N> {
 
 impl<N> Transport for ShmUpgrade<N>
 where
-    N: Transport<Poller: CarrierPoller<CarrierId<N>>>,
+    N: Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
     type Link = UpgradableLink<N::Link>;
     type Listener = LocalListener<N::Listener>;
@@ -1477,6 +1489,25 @@ where
         Ok((LocalListener { carrier }, at))
     }
 
+    #[inline(always)]
+    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
+        if self.is_ring() { self.net.transfer(&link.carrier, op) } else { op.on(link) }
+    }
+
+    // With calls for several links none of them moves ([`ShmTransport::may_be_local`]).
+    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
+        send_each_below(&mut self.net, sends, |link| &link.carrier);
+    }
+
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
+        receive_each_below(&mut self.net, receives, |link| &link.carrier);
+    }
+}
+
+impl<N> ShmTransport for ShmUpgrade<N>
+where
+    N: Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
+{
     fn may_be_local(&self, link: &Self::Link) -> bool {
         // Calls for several links exclude shared memory.
         Self::is_wanted() && !self.is_ring() && link.carrier.is_on_this_host()
@@ -1539,25 +1570,12 @@ where
             host_peers.host.borrow().doorbell().wake();
         }
     }
-
-    #[inline(always)]
-    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
-        if self.is_ring() { self.net.transfer(&link.carrier, op) } else { op.on(link) }
-    }
-
-    // With calls for several links none of them moves ([`Transport::may_be_local`]).
-    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        send_each_below(&mut self.net, sends, |link| &link.carrier);
-    }
-
-    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        receive_each_below(&mut self.net, receives, |link| &link.carrier);
-    }
 }
 
 impl<N> LinkProvider for ShmUpgrade<N>
 where
-    N: LinkProvider + Transport<Poller: CarrierPoller<CarrierId<N>>>,
+    N: LinkProvider
+        + Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
     const CONTEXTS: bool = N::CONTEXTS;
 

@@ -127,98 +127,13 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sets up the link for messages, after both ends have agreed to exchange them.
     fn made(&self) {}
 
-    /// Returns true if bytes arrive through memory shared by both ends
-    /// ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)): receiving costs little then, even if it finds
-    /// nothing. Once true it stays so.
-    #[inline(always)]
-    fn rx_over_shm(&self) -> bool {
-        false
-    }
-
-    /// Returns true if bytes are sent through memory shared by both ends: sending costs little
-    /// then, and batching messages gains nothing.
-    #[inline(always)]
-    fn tx_over_shm(&self) -> bool {
-        false
-    }
-
-    /// Runs [`ByteLink::send`] for a whole message without special attributes: this number,
-    /// optional remote CQ data, an optional tag, and `body`, on a link sending [through shared
-    /// memory](ByteLink::tx_over_shm). Returns false if it is not possible now, or not in this
-    /// way; then nothing was sent.
-    #[inline(always)]
-    fn send_fast(
-        &self,
-        _id: u8,
-        _data: Option<u64>,
-        _tag: Option<u64>,
-        _body: ContiguousSrc<'_>,
-    ) -> bool {
-        false
-    }
-
-    /// Passes short data in shared memory to `take`, without a copy, like
-    /// [`ShmChannel::recv_inline`](ofi_provider::shm_channel::ShmChannel::recv_inline), on a link receiving
-    /// [through shared memory](ByteLink::rx_over_shm).
-    #[inline(always)]
-    fn recv_inline(&self, _take: impl FnMut(InlineBytes<'_>) -> bool) -> InlineRecv {
-        InlineRecv::Else
-    }
-
-    /// Runs [`recv_inline`](ByteLink::recv_inline) for longer data as well, like
-    /// [`ShmChannel::recv_whole_message`](ofi_provider::shm_channel::ShmChannel::recv_whole_message).
-    fn recv_whole_message(
-        &self,
-        _take: impl FnMut([u64; 4], UntrustedBytes<'_>) -> bool,
-    ) -> InlineRecv {
-        InlineRecv::Else
-    }
-
-    /// Returns two flags: the other end has proven the job's pre-shared key; data sent to it is
-    /// encrypted.
-    fn secrecy(&self) -> [bool; 2] {
-        [false; 2]
-    }
-
-    /// Returns true if one byte is still to be passed again, although the other end receives it
-    /// with the bytes before.
-    fn has_half_sent(&self) -> bool {
-        false
-    }
-
-    /// Notifies a link receiving [through shared memory](ByteLink::rx_over_shm) if its user polls
-    /// it continually by itself. Otherwise the poller reports arriving data.
-    fn set_polled(&self, _polled: bool) {}
-
-    /// Returns true if a link over shared memory has an event: if its user `receives`, data to
-    /// receive; with `unsent` bytes, space for some. If called after
-    /// [`set_polled`](ByteLink::set_polled) and [`Transport::rest`], it misses no event not reported by
-    /// the poller.
-    fn is_ready(&self, _receives: bool, _unsent: bool) -> bool {
-        false
-    }
-
-    /// Prepares closing a link with unsent bytes to be delivered: stops using full shared memory if
-    /// another carrier has more space.
-    fn send_trailing_on_socket(&self) {}
-
     /// Returns the number of sent bytes still on this host. Closing the link may destroy them, with
     /// the link itself or when the other end sends something. 0 if unknown.
-    fn unacknowledged(&self) -> usize {
-        0
-    }
-
-    /// Returns true if the poller may not report the end while the link is not read: the data
-    /// before it is still in the other end's system.
-    fn hides_end(&self) -> bool {
-        false
-    }
+    fn unacknowledged(&self) -> usize;
 
     /// Returns true if the other end is known to be gone, even if there is data left to receive;
     /// false if unknown.
-    fn has_ended(&self) -> bool {
-        false
-    }
+    fn has_ended(&self) -> bool;
 
     /// Probes the other end if nothing was received from it lately; the link ends if there is no
     /// reply.
@@ -235,24 +150,14 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// Discards unsent data on close.
     fn reset_when_closed(&self) {}
+}
 
-    /// Enables zero-copy sends ([`CopyMode::ZeroCopy`]), if the link supports them.
+/// Link with zero-copy sends, if it supports them. By default it does not.
+pub trait ZeroCopyLink: ByteLink {
+    /// Enables zero-copy sends ([`CopyMode::ZeroCopy`]); fails with -FI_ENOSYS if they are not
+    /// supported.
     fn set_zerocopy(&self) -> Result {
         Err(Error::NOSYS)
-    }
-
-    /// Returns the minimum size of a list segment for exposure ([`CopyMode::ZeroCopy`]) instead of a
-    /// copy through shared memory: the other end reads it directly. None if this is impossible or
-    /// disabled.
-    fn zcopy_threshold(&self) -> Option<usize> {
-        None
-    }
-
-    /// Copies the parts of the memory region with this key, about to be closed, to other memory:
-    /// those exposed to the other end ([`CopyMode::OfRegion`]) and not read by it
-    /// ([`ShmChannel::copy_exposed`](ofi_provider::shm_channel::ShmChannel::copy_exposed)).
-    fn copy_exposed(&self, _key: u64, _most: usize) -> Result<usize> {
-        Ok(0)
     }
 
     /// Returns the next notification of released zero-copy bytes; fails with -FI_EAGAIN if there is
@@ -260,6 +165,80 @@ pub trait ByteLink: Debug + Send + 'static {
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Err(Error::AGAIN)
     }
+}
+
+/// Link of peers with an optional pre-shared key ([`PskTransport`](crate::psk_transport::PskTransport)).
+pub trait AuthenticatedLink: ByteLink {
+    /// Returns two flags: the other end has proven the job's pre-shared key; data sent to it is
+    /// encrypted.
+    fn secrecy(&self) -> [bool; 2];
+
+    /// Returns true if one byte is still to be passed again, although the other end receives it
+    /// with the bytes before.
+    fn has_half_sent(&self) -> bool;
+}
+
+/// Link upgradable to memory shared by both ends ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
+pub trait ShmLink: ByteLink {
+    /// Returns true if bytes arrive through memory shared by both ends: receiving costs little then,
+    /// even if it finds nothing. Once true it stays so.
+    fn rx_over_shm(&self) -> bool;
+
+    /// Returns true if bytes are sent through memory shared by both ends: sending costs little
+    /// then, and batching messages gains nothing.
+    fn tx_over_shm(&self) -> bool;
+
+    /// Runs [`ByteLink::send`] for a whole message without special attributes: this number,
+    /// optional remote CQ data, an optional tag, and `body`, on a link sending [through shared
+    /// memory](ShmLink::tx_over_shm). Returns false if it is not possible now, or not in this
+    /// way; then nothing was sent.
+    fn send_fast(
+        &self,
+        id: u8,
+        data: Option<u64>,
+        tag: Option<u64>,
+        body: ContiguousSrc<'_>,
+    ) -> bool;
+
+    /// Passes short data in shared memory to `take`, without a copy, like
+    /// [`ShmChannel::recv_inline`](ofi_provider::shm_channel::ShmChannel::recv_inline), on a link receiving
+    /// [through shared memory](ShmLink::rx_over_shm).
+    fn recv_inline(&self, take: impl FnMut(InlineBytes<'_>) -> bool) -> InlineRecv;
+
+    /// Runs [`recv_inline`](ShmLink::recv_inline) for longer data as well, like
+    /// [`ShmChannel::recv_whole_message`](ofi_provider::shm_channel::ShmChannel::recv_whole_message).
+    fn recv_whole_message(
+        &self,
+        take: impl FnMut([u64; 4], UntrustedBytes<'_>) -> bool,
+    ) -> InlineRecv;
+
+    /// Notifies a link receiving [through shared memory](ShmLink::rx_over_shm) if its user polls
+    /// it continually by itself. Otherwise the poller reports arriving data.
+    fn set_polled(&self, polled: bool);
+
+    /// Returns true if a link over shared memory has an event: if its user `receives`, data to
+    /// receive; with `unsent` bytes, space for some. If called after
+    /// [`set_polled`](ShmLink::set_polled) and [`ShmTransport::rest`], it misses no event not
+    /// reported by the poller.
+    fn is_ready(&self, receives: bool, unsent: bool) -> bool;
+
+    /// Prepares closing a link with unsent bytes to be delivered: stops using full shared memory if
+    /// another carrier has more space.
+    fn send_trailing_on_socket(&self);
+
+    /// Returns true if the poller may not report the end while the link is not read: the data
+    /// before it is still in the other end's system.
+    fn hides_end(&self) -> bool;
+
+    /// Returns the minimum size of a list segment for exposure ([`CopyMode::ZeroCopy`]) instead of a
+    /// copy through shared memory: the other end reads it directly. None if this is impossible or
+    /// disabled.
+    fn zcopy_threshold(&self) -> Option<usize>;
+
+    /// Copies the parts of the memory region with this key, about to be closed, to other memory:
+    /// those exposed to the other end ([`CopyMode::OfRegion`]) and not read by it
+    /// ([`ShmChannel::copy_exposed`](ofi_provider::shm_channel::ShmChannel::copy_exposed)).
+    fn copy_exposed(&self, key: u64, most: usize) -> Result<usize>;
 }
 
 /// Describes the other end of a link, for the log.
@@ -434,7 +413,7 @@ pub trait FlushTarget: Send + Sync {
     fn flush_deferred(&self) -> bool;
 }
 
-/// Transport of an engine.
+/// Network of links, below an engine.
 pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
     /// Links of connections.
     type Link: ByteLink;
@@ -501,53 +480,6 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
         std::process::id()
     }
 
-    /// Returns true if the other end of an outgoing link may be on this host, and the upgrade would
-    /// be accepted if offered ([`Transport::start_shm_upgrade`]).
-    fn may_be_local(&self, _link: &Self::Link) -> bool {
-        false
-    }
-
-    /// Offers the shared-memory upgrade to the other end of an accepted link, possibly on this
-    /// host. Returns the offer. Bytes may flow meanwhile, after [`ByteLink::made`]; after the
-    /// upgrade, later ones go through memory. None if this is not wanted. Later events of the link
-    /// carry `token`; it is watched for reading.
-    fn offer_shm_upgrade(&self, _link: &Self::Link, _token: u64) -> Option<LocalOffer> {
-        None
-    }
-
-    /// Accepts the upgrade offer for an outgoing link; otherwise like [`Transport::offer_shm_upgrade`].
-    fn start_shm_upgrade(&self, _link: &Self::Link, _token: u64, _offer: &LocalOffer) {}
-
-    /// Returns true if links over shared memory have events for [`Transport::poll`]. It is called in
-    /// every progress iteration, so the call must cost next to nothing.
-    #[inline(always)]
-    fn is_rung(&self) -> bool {
-        false
-    }
-
-    /// Returns true if any link of this net may use shared memory, and [`Transport::rest`] and
-    /// [`Transport::wake`] have to be called.
-    #[inline(always)]
-    fn has_local(&self) -> bool {
-        false
-    }
-
-    /// Returns true if a link accepted nothing ([`ByteLink::send`]) to make the engine run a
-    /// progress iteration. An application that only sends, and finds each completion at once, makes
-    /// none, so its links would never be upgraded.
-    fn is_due(&self) -> bool {
-        false
-    }
-
-    /// Prepares for a thread sleeping on [`Transport::wait_fd`]: data in shared memory makes it readable
-    /// from now on, until [`Transport::wake`]. Returns false if data has arrived already.
-    fn rest(&self) -> bool {
-        true
-    }
-
-    /// Ends the sleep of all threads: the net is polled continually from now on.
-    fn wake(&self) {}
-
     /// Returns true if one call sends to and receives from several links ([`Transport::send_each`],
     /// [`Transport::receive_each`]).
     #[inline(always)]
@@ -574,6 +506,43 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
             one.result = one.link.recv(one.buf);
         }
     }
+}
+
+/// Transport of an engine, with links upgradable to shared memory.
+pub trait ShmTransport: Transport<Link: ShmLink + ZeroCopyLink + AuthenticatedLink> {
+    /// Returns true if the other end of an outgoing link may be on this host, and the upgrade would
+    /// be accepted if offered ([`ShmTransport::start_shm_upgrade`]).
+    fn may_be_local(&self, link: &Self::Link) -> bool;
+
+    /// Offers the shared-memory upgrade to the other end of an accepted link, possibly on this
+    /// host. Returns the offer. Bytes may flow meanwhile, after [`ByteLink::made`]; after the
+    /// upgrade, later ones go through memory. None if this is not wanted. Later events of the link
+    /// carry `token`; it is watched for reading.
+    fn offer_shm_upgrade(&self, link: &Self::Link, token: u64) -> Option<LocalOffer>;
+
+    /// Accepts the upgrade offer for an outgoing link; otherwise like
+    /// [`ShmTransport::offer_shm_upgrade`].
+    fn start_shm_upgrade(&self, link: &Self::Link, token: u64, offer: &LocalOffer);
+
+    /// Returns true if links over shared memory have events for [`Transport::poll`]. It is called in
+    /// every progress iteration, so the call must cost next to nothing.
+    fn is_rung(&self) -> bool;
+
+    /// Returns true if any link of this net may use shared memory, and [`ShmTransport::rest`] and
+    /// [`ShmTransport::wake`] have to be called.
+    fn has_local(&self) -> bool;
+
+    /// Returns true if a link accepted nothing ([`ByteLink::send`]) to make the engine run a
+    /// progress iteration. An application that only sends, and finds each completion at once, makes
+    /// none, so its links would never be upgraded.
+    fn is_due(&self) -> bool;
+
+    /// Prepares for a thread sleeping on [`Transport::wait_fd`]: data in shared memory makes it readable
+    /// from now on, until [`ShmTransport::wake`]. Returns false if data has arrived already.
+    fn rest(&self) -> bool;
+
+    /// Ends the sleep of all threads: the net is polled continually from now on.
+    fn wake(&self);
 }
 
 /// One send or receive, for [`Transport::transfer`].

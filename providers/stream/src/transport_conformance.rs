@@ -2,7 +2,9 @@
 //!
 //! [`check`] fails with the violated requirement if messages would be lost or would wait forever.
 //! Requirements visible only through an engine are covered by the conformance suite.
-use crate::transport::{ByteLink, LinkListener, LinkPoller, TIMER_TOKEN, Transport};
+use crate::transport::{
+    ByteLink, LinkListener, LinkPoller, ShmLink, ShmTransport, TIMER_TOKEN, Transport,
+};
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
@@ -245,7 +247,7 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
 
 /// Creates a link and completes its shared-memory upgrade while bytes flow in both directions. The
 /// client, the connecting end, uses token 7; the server uses token 9.
-fn upgraded_pair<N: Transport>(
+fn upgraded_pair<N: ShmTransport>(
     [server, client]: [&N; 2],
     listener: &N::Listener,
     from: &Addr,
@@ -314,9 +316,9 @@ fn is_polling<N: Transport>(net: &N) -> bool {
     count > 0
 }
 
-/// Tests links between two ends on one host with the upgrade to shared memory ([`Transport::offer_shm_upgrade`]), in
+/// Tests links between two ends on one host with the upgrade to shared memory ([`ShmTransport::offer_shm_upgrade`]), in
 /// one process; otherwise like [`check`].
-pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
+pub fn check_local<N: ShmTransport>(server: &N, client: &N, any: &Addr) {
     let (listener, at) = server.bind(any).expect("an address that is left open is found");
     listener.listen(16).expect("a listener listens");
     server.poller().add(listener.id(), LISTENER, Interest::READ).expect("a listener is watched");

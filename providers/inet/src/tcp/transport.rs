@@ -17,7 +17,7 @@ use ofi_stream::objects::LinkProvider;
 use ofi_stream::settings::StreamSettings;
 use ofi_stream::transport::{
     ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, MAX_EACH, Receiving, Sending,
-    Transport, Watch, ZerocopyDone,
+    Transport, Watch, ZeroCopyLink, ZerocopyDone,
 };
 use std::os::fd::RawFd;
 use std::sync::{Once, Weak};
@@ -341,7 +341,9 @@ impl ByteLink for TcpSocket {
     fn reset_when_closed(&self) {
         self.0.reset_when_closed();
     }
+}
 
+impl ZeroCopyLink for TcpSocket {
     fn set_zerocopy(&self) -> Result {
         Self::set_zerocopy(self)
     }

@@ -5,7 +5,7 @@ use super::handshake::Handshake;
 use super::rx_path::RxPath;
 use super::unknown_conns::UnknownConns;
 use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConnState};
-use crate::transport::{ByteLink, LinkListener, Transport};
+use crate::transport::{ByteLink, LinkListener, ShmTransport};
 use crate::wire::RdmHello;
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
@@ -21,12 +21,12 @@ pub fn is_shortage(error: Error) -> bool {
 }
 
 /// Accepting side of connection management.
-pub(super) struct Acceptor<'a, N: Transport> {
+pub(super) struct Acceptor<'a, N: ShmTransport> {
     rx: &'a mut RxPath<N>,
     unknown: &'a mut UnknownConns,
 }
 
-impl<'a, N: Transport> Acceptor<'a, N> {
+impl<'a, N: ShmTransport> Acceptor<'a, N> {
     pub(super) fn new(rx: &'a mut RxPath<N>, unknown: &'a mut UnknownConns) -> Self {
         Self { rx, unknown }
     }

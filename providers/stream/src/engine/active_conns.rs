@@ -14,7 +14,7 @@ pub(super) struct ActiveConns {
     /// Connections over sockets; a single one is polled in every progress iteration.
     sockets: Vec<u32>,
     /// Connections receiving through shared memory
-    /// ([`ByteLink::rx_over_shm`](crate::transport::ByteLink::rx_over_shm)), polled in every
+    /// ([`ShmLink::rx_over_shm`](crate::transport::ShmLink::rx_over_shm)), polled in every
     /// progress iteration.
     shm: Vec<u32>,
 }

@@ -3,7 +3,7 @@ use super::StreamEngine;
 use super::ep::{StreamEpKind, StreamIdentity};
 use super::state::StreamState;
 use crate::objects::StreamEndpointExt;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
@@ -19,7 +19,7 @@ use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler};
 use ofi_provider::peers::AvObserver;
 use std::sync::{Arc, Weak};
 
-impl<N: Transport> AvObserver for StreamEngine<N> {
+impl<N: ShmTransport> AvObserver for StreamEngine<N> {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.lock().name_inserted(ep, name, addr);
     }
@@ -33,13 +33,13 @@ impl<N: Transport> AvObserver for StreamEngine<N> {
     }
 }
 
-impl<N: Transport> SrxStartHandler for StreamEngine<N> {
+impl<N: ShmTransport> SrxStartHandler for StreamEngine<N> {
     fn start_now(&self) {
         self.starts.take_up_or_signal(&self.state, |state| _ = state.take_started());
     }
 }
 
-impl<N: Transport> StreamEngine<N> {
+impl<N: ShmTransport> StreamEngine<N> {
     #[inline(never)]
     fn enable_ep(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
@@ -60,7 +60,7 @@ impl<N: Transport> StreamEngine<N> {
     }
 }
 
-impl<N: Transport> RdmEngine for StreamEngine<N> {
+impl<N: ShmTransport> RdmEngine for StreamEngine<N> {
     type Identity = StreamIdentity;
     type InternalOps = StreamEndpointExt<N::Link>;
     type State = StreamState<N>;

@@ -9,7 +9,7 @@ use super::incoming::{AtomicRequest, HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::state::StreamState;
 use super::transfer::{SendBody, TxCompletion, TxRequest, level};
-use crate::transport::{ByteLink, Transport, peer_of};
+use crate::transport::{ByteLink, ShmTransport, peer_of};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
@@ -25,7 +25,7 @@ use ofi_provider::reserved::INTERNAL_OP;
 /// it. A peer reading its responses never reaches this limit.
 const MAX_FETCHED: usize = 64 << 20;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, ep_id: u32, mut op: AtomicOp) -> Result {
         op.flags |= self.rx.tx.eps[ep_id].identity.attr.access_flags;
@@ -78,7 +78,7 @@ impl<N: Transport> StreamState<N> {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Begins a peer's atomic operation, and carries it out if all operands are here. An error
     /// ends the connection.
     pub(super) fn begin_atomic(

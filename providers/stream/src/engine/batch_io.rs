@@ -7,10 +7,10 @@
 use super::incoming::{DIRECT_MIN, Got};
 use super::rx_path::RxPath;
 use super::state::StreamState;
-use crate::transport::{ByteLink, MAX_EACH, Receiving, Sending, Transport};
+use crate::transport::{ByteLink, MAX_EACH, Receiving, Sending, ShmTransport};
 use ofi_provider::error::Error;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Services each of these connections like [`service`](StreamState::service). They are read
     /// with one call for up to [`MAX_EACH`] of them.
     pub(super) fn serve_batched(&mut self, ids: &[u32]) {
@@ -26,7 +26,7 @@ impl<N: Transport> StreamState<N> {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Reads up to [`MAX_EACH`] connections with one call, and parses the data received on each.
     fn read_batched(&mut self, ids: &[u32]) {
         let mut bufs = self.staging.take_batch(ids.len(), N::Link::settings().prefetch);

@@ -4,7 +4,7 @@
 use super::batch::Burst;
 use super::conn::StreamConn;
 use super::transfer::TxSchedule;
-use crate::transport::{ByteLink, FlushTimer, LinkClock, Transport};
+use crate::transport::{FlushTimer, LinkClock, ShmLink, ShmTransport};
 use std::mem::take;
 
 /// Connections with held-back messages, and the flush timer.
@@ -109,7 +109,7 @@ impl<F: FlushTimer> TxBatcher<F> {
     /// Returns true if messages may be batched here. Not if they do not follow each other closely,
     /// nor without a flush timer, nor over shared memory, because no system call is saved there.
     #[inline(never)]
-    pub(super) fn gathers<N: Transport<Flusher = F>>(
+    pub(super) fn gathers<N: ShmTransport<Flusher = F>>(
         &self,
         conn: &mut StreamConn<N>,
         net: &N,

@@ -16,7 +16,7 @@ pub(super) struct BlockedConns {
     unread: Vec<ConnName>,
     /// Unread connections to be polled by the engine's timer: with operations in progress and an
     /// end possibly not reported by the poller
-    /// ([`ByteLink::hides_end`](crate::transport::ByteLink::hides_end)), or with operations awaiting the
+    /// ([`ShmLink::hides_end`](crate::transport::ShmLink::hides_end)), or with operations awaiting the
     /// peer's responses.
     hidden: Vec<ConnName>,
 }

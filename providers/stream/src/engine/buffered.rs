@@ -8,7 +8,7 @@ use super::arrival::{Arrival, StreamUnexpected};
 use super::ep::StreamEngineEp;
 use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;
@@ -26,7 +26,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Starts a message on an endpoint with buffered receives; `matched` is the matching posted tag.
     #[cold]
     pub(super) fn begin_buffered(

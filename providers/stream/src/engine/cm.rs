@@ -12,7 +12,7 @@ use super::state::StreamState;
 use super::tx_path::TxPath;
 use crate::accept_queue::PendingConn;
 use crate::conn_quota::UnknownPeerConn;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures, RDM_ANSWER, RDM_VERSION, RdmHello};
 use ofi_provider::abi::FI_CONNECTED;
 use ofi_provider::addr::Addr;
@@ -85,7 +85,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// fi_connect of a MSG endpoint.
     pub fn connect(&mut self, ep_id: u32, to: &Addr, param: &[u8]) -> Result {
         if self.rx.tx.eps[ep_id].conn != NONE {

@@ -6,7 +6,7 @@ use super::traffic::count_header;
 use super::transfer::{COPY_MAX, TxCompletion, TxRequest};
 use super::zerocopy::Zerocopy;
 use crate::conn_quota::UnknownPeerConn;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmLink, ShmTransport};
 use crate::wire::{
     AckRun, ByteOrder, DELIVERY_COMPLETE, MATCH_COMPLETE, PeerFeatures, StreamHeader, StreamOp,
     USUAL_SEGMENTS,
@@ -102,7 +102,7 @@ impl PeerFeatures {
 
 /// A connection and everything under way on it.
 #[derive(Debug)]
-pub(crate) struct StreamConn<N: Transport> {
+pub(crate) struct StreamConn<N: ShmTransport> {
     /// Link carrying the connection's bytes.
     pub(super) link: N::Link,
     pub(super) stage: Stage,
@@ -214,7 +214,7 @@ pub(crate) struct StreamConn<N: Transport> {
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-impl<N: Transport> StreamConn<N> {
+impl<N: ShmTransport> StreamConn<N> {
     pub(super) fn new(link: N::Link, stage: Stage, ep: u32) -> Self {
         Self {
             link,
@@ -294,7 +294,7 @@ impl<N: Transport> StreamConn<N> {
     }
 
     /// Starts exposing buffers after a message of `len` bytes: the peer reads sufficiently large
-    /// messages directly from then on, if it can ([`ByteLink::zcopy_threshold`]).
+    /// messages directly from then on, if it can ([`ShmLink::zcopy_threshold`]).
     pub(super) fn start_exposing(&mut self, len: usize) {
         if len > COPY_MAX && self.zerocopy.is_none() {
             if let Some(from) = self.link.zcopy_threshold() {

@@ -5,7 +5,7 @@ use super::ep::StreamEpKind;
 use super::incoming::MessageTarget;
 use super::rx_path::RxPath;
 use super::tx_path::{TxFailure, TxPath, TxResult};
-use crate::transport::{ByteLink, LinkPoller, Transport};
+use crate::transport::{ByteLink, LinkPoller, ShmLink, ShmTransport};
 use ofi_provider::abi::FI_SHUTDOWN;
 use ofi_provider::closing::Undelivered;
 use ofi_provider::cq::Context;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// before the response waits for a receive.
 const ANSWER_GRACE: Duration = Duration::from_secs(3);
 
-impl<N: Transport> TxPath<N> {
+impl<N: ShmTransport> TxPath<N> {
     /// Returns the transfers still to be delivered to peers, waiting for a connection or for buffer
     /// space ([`TxRequest::is_due`](super::transfer::TxRequest::is_due)).
     pub(super) fn undelivered(&self, ep_id: u32) -> Undelivered {
@@ -168,7 +168,7 @@ impl<N: Transport> TxPath<N> {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Ends a connection if it cannot go on after sending.
     #[inline]
     pub(super) fn conclude(&mut self, sent: TxResult) {

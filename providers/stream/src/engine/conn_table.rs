@@ -1,24 +1,24 @@
 //! Connections of an engine, by number.
 use super::blocked_conns::ConnName;
 use super::conn::StreamConn;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use ofi_provider::slab::Slab;
 use std::ops::{Index, IndexMut};
 
 /// Table of connections. A number is reused after the end of its connection; the pair of number and
 /// serial number is not.
 #[derive(Debug)]
-pub(super) struct ConnTable<N: Transport> {
+pub(super) struct ConnTable<N: ShmTransport> {
     slots: Slab<StreamConn<N>>,
 }
 
-impl<N: Transport> Default for ConnTable<N> {
+impl<N: ShmTransport> Default for ConnTable<N> {
     fn default() -> Self {
         Self { slots: Slab::default() }
     }
 }
 
-impl<N: Transport> ConnTable<N> {
+impl<N: ShmTransport> ConnTable<N> {
     /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
@@ -76,7 +76,7 @@ impl<N: Transport> ConnTable<N> {
     }
 }
 
-impl<N: Transport> Index<u32> for ConnTable<N> {
+impl<N: ShmTransport> Index<u32> for ConnTable<N> {
     type Output = StreamConn<N>;
 
     #[inline(always)]
@@ -85,7 +85,7 @@ impl<N: Transport> Index<u32> for ConnTable<N> {
     }
 }
 
-impl<N: Transport> IndexMut<u32> for ConnTable<N> {
+impl<N: ShmTransport> IndexMut<u32> for ConnTable<N> {
     #[inline(always)]
     fn index_mut(&mut self, id: u32) -> &mut StreamConn<N> {
         &mut self.slots[id]

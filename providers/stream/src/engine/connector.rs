@@ -4,7 +4,7 @@ use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::transfer::Route;
 use super::tx_path::TxPath;
-use crate::transport::{ByteLink, Transport, peer_of};
+use crate::transport::{ByteLink, ShmTransport, peer_of};
 use ofi_provider::addr::Addr;
 use ofi_provider::conn_arbiter::ConnectLimiter;
 use ofi_provider::error::{Error, Result};
@@ -30,7 +30,7 @@ pub(super) struct Connector {
 impl Connector {
     /// Begins a link from an endpoint to an address; `param` is the data of the
     /// connection request. Returns the connection's number.
-    pub(super) fn dial<N: Transport>(
+    pub(super) fn dial<N: ShmTransport>(
         &mut self,
         tx: &mut TxPath<N>,
         ep_id: u32,
@@ -50,7 +50,7 @@ impl Connector {
     }
 
     #[inline(never)]
-    fn add_dialed<N: Transport>(
+    fn add_dialed<N: ShmTransport>(
         io: &mut EngineIo<N>,
         link: N::Link,
         ep_id: u32,
@@ -63,7 +63,7 @@ impl Connector {
 
     /// Closes connections without a response from the peer in time. Returns the time of the next
     /// check.
-    pub(super) fn end_unanswered<N: Transport>(
+    pub(super) fn end_unanswered<N: ShmTransport>(
         &mut self,
         rx: &mut RxPath<N>,
         now: Instant,
@@ -92,7 +92,7 @@ impl Connector {
 
     /// Starts a connection to an RDM peer. The connection takes over the transfers waiting for the
     /// peer. Fails with -FI_EFIREWALLADDR if the peer cannot accept connections.
-    fn call<N: Transport>(&mut self, tx: &mut TxPath<N>, ep_id: u32, peer: u32) -> Result<u32> {
+    fn call<N: ShmTransport>(&mut self, tx: &mut TxPath<N>, ep_id: u32, peer: u32) -> Result<u32> {
         let ep = &tx.eps[ep_id];
         if ep.is_out_of_reach(peer) {
             return Err(Error::FIREWALLADDR);
@@ -115,7 +115,7 @@ impl Connector {
     /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
     #[cold]
     #[inline(never)]
-    pub(super) fn connect_next<N: Transport>(
+    pub(super) fn connect_next<N: ShmTransport>(
         &mut self,
         tx: &mut TxPath<N>,
         ep_id: u32,
@@ -136,7 +136,7 @@ impl Connector {
     }
 
     /// Returns true if another connection may be started.
-    fn may_call<N: Transport>(&mut self, tx: &mut TxPath<N>) -> bool {
+    fn may_call<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) -> bool {
         let conns = &tx.io.conns;
         self.calls.has_space(N::Link::settings().calls, tx.io.net.now(), |id, serial| {
             conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
@@ -149,7 +149,7 @@ impl Connector {
     }
 
     /// Connects to queued peers, as far as the limit of concurrent attempts allows.
-    pub(super) fn call_next<N: Transport>(&mut self, tx: &mut TxPath<N>) {
+    pub(super) fn call_next<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) {
         while !self.line.is_empty() && self.may_call(tx) {
             let Some((ep_id, peer)) = self.line.pop_front() else { return };
             // The endpoint may be closed, the peer may have called or be forgotten.
@@ -164,7 +164,7 @@ impl Connector {
     }
 
     /// Calls a peer if transfers wait for it.
-    pub(super) fn call_for_parked<N: Transport>(
+    pub(super) fn call_for_parked<N: ShmTransport>(
         &mut self,
         tx: &mut TxPath<N>,
         ep_id: u32,

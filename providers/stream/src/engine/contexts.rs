@@ -11,7 +11,7 @@ use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::incoming::{MessageTarget, RxRequest};
 use super::state::StreamState;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
@@ -31,7 +31,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> StreamConn<N> {
+impl<N: ShmTransport> StreamConn<N> {
     /// Returns true if a transfer or receive of the application is in progress on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
@@ -51,7 +51,7 @@ impl<N: Transport> StreamConn<N> {
     }
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;

@@ -2,13 +2,13 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::state::StreamState;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmLink, ShmTransport};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::endpoint::count_links;
 use ofi_provider::slab::NONE;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
     pub(crate) fn behind_firewall(&mut self, ep: u32) -> &mut bool {
         &mut self.rx.tx.eps[ep].identity.behind_firewall

@@ -9,7 +9,7 @@ use super::tokens::TOKEN_CONN;
 use super::transfer::TxRequest;
 use crate::accept_queue;
 use crate::settings::HOLD_OFF_STEP;
-use crate::transport::{ByteLink, Transport, log_not_in_memory, peer_of};
+use crate::transport::{ByteLink, ShmTransport, log_not_in_memory, peer_of};
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, PeerFeatures,
     RDM_ANSWER, RdmHello,
@@ -46,11 +46,11 @@ const AWAIT: BackoffPolicy = BackoffPolicy { longest: HOLD_OFF_STEP, most: 0, ..
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
 
 /// Handshakes of the connections of an engine.
-pub(super) struct Handshake<'a, N: Transport> {
+pub(super) struct Handshake<'a, N: ShmTransport> {
     rx: &'a mut RxPath<N>,
 }
 
-impl<'a, N: Transport> Handshake<'a, N> {
+impl<'a, N: ShmTransport> Handshake<'a, N> {
     pub(super) fn new(rx: &'a mut RxPath<N>) -> Self {
         Self { rx }
     }

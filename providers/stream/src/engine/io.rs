@@ -13,7 +13,7 @@ use super::poll_state::PollState;
 use super::timer::EngineTimer;
 use super::tokens::{TOKEN_CALLER, TOKEN_CONN};
 use crate::accept_queue::AcceptQueue;
-use crate::transport::{ByteLink, LinkOp, LinkPoller, Transport};
+use crate::transport::{ByteLink, LinkOp, LinkPoller, ShmLink, ShmTransport};
 use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::Result;
 use ofi_provider::sys::{Interest, PollEvent};
@@ -29,7 +29,7 @@ pub(super) const LEFT_BEHIND: u32 = 16;
 const UNREAD_LOOK: Duration = Duration::from_secs(1);
 
 /// Links of an engine.
-pub(super) struct EngineIo<N: Transport> {
+pub(super) struct EngineIo<N: ShmTransport> {
     /// Transport of the engine.
     pub(super) net: N,
     pub(super) conns: ConnTable<N>,
@@ -46,7 +46,7 @@ pub(super) struct EngineIo<N: Transport> {
     pub(super) callers: AcceptQueue<N::Link>,
 }
 
-impl<N: Transport> EngineIo<N> {
+impl<N: ShmTransport> EngineIo<N> {
     #[inline(always)]
     pub(super) fn new(net: N) -> Self {
         Self {

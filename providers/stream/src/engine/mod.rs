@@ -79,7 +79,7 @@ pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;
 
 use self::staging::Staging;
-use crate::transport::{ByteLink, FlushTarget, Transport};
+use crate::transport::{ByteLink, FlushTarget, ShmTransport};
 use ofi_provider::backoff::BackoffAction;
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::error::Result;
@@ -93,7 +93,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// A domain's engine.
-pub struct StreamEngine<N: Transport> {
+pub struct StreamEngine<N: ShmTransport> {
     state: Lock<StreamState<N>>,
     /// Descriptor that is readable after any event awaited by the engine.
     wait_fd: RawFd,
@@ -121,7 +121,7 @@ trait Live: Send + Sync {
 const LAST_REQUESTS: usize = 100;
 const LAST_PAUSE: Duration = Duration::from_micros(100);
 
-impl<N: Transport> Live for StreamEngine<N> {
+impl<N: ShmTransport> Live for StreamEngine<N> {
     fn flush(&self) {
         // Without threads of the library's own nothing is held back.
         if self.is_copy() || !self.state.admits_visitors() {
@@ -148,13 +148,13 @@ pub(crate) fn flush_all() {
     live.iter().filter_map(Weak::upgrade).for_each(|engine| engine.flush());
 }
 
-impl<N: Transport> std::fmt::Debug for StreamEngine<N> {
+impl<N: ShmTransport> std::fmt::Debug for StreamEngine<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamEngine")
     }
 }
 
-impl<N: Transport> StreamEngine<N> {
+impl<N: ShmTransport> StreamEngine<N> {
     /// Creates an engine on `net`, for a domain with these registered regions. `level` selects the
     /// locking mode (the lock costs nothing if the application serializes its calls); without
     /// `threads` the engine starts no thread.
@@ -229,13 +229,13 @@ impl<N: Transport> StreamEngine<N> {
     }
 }
 
-impl<N: Transport> FlushTarget for StreamEngine<N> {
+impl<N: ShmTransport> FlushTarget for StreamEngine<N> {
     fn flush_deferred(&self) -> bool {
         self.state.run_for_library(StreamState::flush_app_idle).is_some()
     }
 }
 
-impl<N: Transport> RegionUser for StreamEngine<N> {
+impl<N: ShmTransport> RegionUser for StreamEngine<N> {
     fn closing(&self, key: u64) {
         if !self.is_copy() {
             self.lock().rx.save_answers(key);
@@ -243,7 +243,7 @@ impl<N: Transport> RegionUser for StreamEngine<N> {
     }
 }
 
-impl<N: Transport> Progress for StreamEngine<N> {
+impl<N: ShmTransport> Progress for StreamEngine<N> {
     #[inline]
     fn progress(&self) {
         self.activity.another();

@@ -4,7 +4,7 @@ use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
 use super::incoming::{MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::state::StreamState;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;
 use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue};
@@ -12,7 +12,7 @@ use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use std::sync::Weak;
 
-impl<N: Transport> PostsReceives for StreamState<N> {
+impl<N: ShmTransport> PostsReceives for StreamState<N> {
     type Buffered = UnexpectedPayload;
 
     #[inline(always)]
@@ -39,7 +39,7 @@ impl<N: Transport> PostsReceives for StreamState<N> {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
     pub(super) fn match_message(
         &mut self,
@@ -117,7 +117,7 @@ impl<N: Transport> RxPath<N> {
     }
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Continues the buffered messages started by other providers; returns true if there were any.
     pub(super) fn take_started(&mut self) -> bool {
         let started = self.rx.started.as_ref().and_then(|started| started.take());

@@ -7,10 +7,10 @@ use super::state::StreamState;
 use super::stats;
 use super::tokens::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use super::tx_path::TxPath;
-use crate::transport::Transport;
+use crate::transport::ShmTransport;
 use ofi_provider::shm_channel::InlineRecv;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Runs one progress iteration: resumes connections blocked on queue space, sends batched
     /// messages, and reads the connections reported by the poller or the active one.
     #[inline(never)]

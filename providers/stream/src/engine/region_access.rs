@@ -1,7 +1,7 @@
 //! Rights of peers to local memory.
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
-use crate::transport::{ByteLink, Transport, peer_of};
+use crate::transport::{ByteLink, ShmTransport, peer_of};
 use crate::wire::{StreamHeader, StreamOp};
 use ofi_provider::abi::FI_REMOTE_READ;
 use ofi_provider::api::RemoteSegments;
@@ -9,7 +9,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::mr::MrTable;
 
-impl<N: Transport> StreamConn<N> {
+impl<N: ShmTransport> StreamConn<N> {
     /// Returns the remote segments of local memory named by a header. For a write their length must
     /// equal the announced length; otherwise it fails with -FI_EPROTO.
     pub(super) fn local_segments(

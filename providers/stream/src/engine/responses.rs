@@ -5,7 +5,7 @@ use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::transfer::{SendBody, TxCompletion, TxRequest};
 use super::tx_path::{TxFailure, TxPath, TxResult};
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmLink, ShmTransport};
 use crate::wire::{
     AckRun, COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHeader, StreamOp,
 };
@@ -17,7 +17,7 @@ use ofi_provider::error::{Error, Result};
 /// (`tx_size`).
 const MAX_ANSWERS: usize = 1 << 16;
 
-impl<N: Transport> TxPath<N> {
+impl<N: ShmTransport> TxPath<N> {
     /// Returns true if a connection blocked on queue space may continue.
     pub(super) fn may_be_fed(&self, id: u32) -> bool {
         self.io.conns.get(id).is_some_and(|conn| self.eps[conn.ep].matcher.completions.has_space())
@@ -274,7 +274,7 @@ impl<N: Transport> TxPath<N> {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Copies responses still reading from a memory region about to be closed, so peers get the
     /// data as of their request. Without memory for the copies, or beyond the limit of the [`Backlog`](super::backlog::Backlog), the peers'
     /// connections end, because the protocol has no refusal.

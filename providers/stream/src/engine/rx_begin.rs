@@ -8,7 +8,7 @@ use super::ep::StreamEngineEp;
 use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::traffic::count_header;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{COMMIT_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
@@ -22,7 +22,7 @@ impl Arrival {
     /// Creates the envelope announced by this header on connection `id`; fails with -FI_EPROTO if
     /// the header is invalid.
     #[inline]
-    pub(super) fn new<N: Transport>(
+    pub(super) fn new<N: ShmTransport>(
         header: &StreamHeader,
         id: u32,
         conn: &StreamConn<N>,
@@ -112,7 +112,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Starts the operation announced by a header; `bytes` are the header's own, `behind` the bytes
     /// after it. An error ends the connection; -FI_EPROTO is a violation of the protocol.
     #[inline]

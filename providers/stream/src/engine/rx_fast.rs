@@ -2,7 +2,7 @@
 //! attributes.
 use super::arrival::UnexpectedPayload;
 use super::conn::StreamConn;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ShmLink, ShmTransport};
 use crate::wire::{FastHeader, StreamFast, StreamHeader};
 use ofi_provider::buf::InlineBytes;
 use ofi_provider::rx_matcher::RxMatcher;
@@ -11,7 +11,7 @@ use ofi_provider::shm_channel::InlineRecv;
 /// Fast path: delivers a complete message without special attributes to its posted receive. Returns
 /// the bytes after it. In any other case it returns none and has changed nothing.
 #[inline(always)]
-pub(super) fn fast_message<'a, N: Transport>(
+pub(super) fn fast_message<'a, N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &'a [u8],
@@ -32,7 +32,7 @@ pub(super) fn fast_message<'a, N: Transport>(
 /// Handles the most common case of [`fast_message`]: a single message for the oldest receive. A
 /// separate function, to have all registers available.
 #[inline(never)]
-pub(super) fn only_message<N: Transport>(
+pub(super) fn only_message<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &[u8],
@@ -49,7 +49,7 @@ pub(super) fn only_message<N: Transport>(
 
 /// Runs [`fast_message`] for all messages at the start of the bytes; returns the bytes after them.
 #[inline(never)]
-pub(super) fn fast_messages<'a, N: Transport>(
+pub(super) fn fast_messages<'a, N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &'a [u8],
@@ -63,7 +63,7 @@ pub(super) fn fast_messages<'a, N: Transport>(
 
 /// Runs [`fast_in_shm`] with receives of another provider.
 #[inline(never)]
-pub(super) fn imported_in_memory<N: Transport>(
+pub(super) fn imported_in_memory<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
 ) -> InlineRecv {
@@ -91,7 +91,7 @@ pub(super) fn imported_in_memory<N: Transport>(
 
 /// Runs [`fast_messages`] directly on the bytes in shared memory.
 #[inline(always)]
-pub(super) fn fast_in_shm<N: Transport>(
+pub(super) fn fast_in_shm<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
 ) -> InlineRecv {
@@ -111,7 +111,7 @@ pub(super) fn fast_in_shm<N: Transport>(
 /// Runs [`fast_in_shm`] for a message with remote CQ data. A separate function, so it does not
 /// slow down other messages.
 #[inline(never)]
-fn data_in_memory<N: Transport>(
+fn data_in_memory<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
     short: InlineBytes<'_>,
@@ -126,7 +126,7 @@ fn data_in_memory<N: Transport>(
 
 /// Runs [`fast_in_shm`] for longer messages, or for messages not matching the oldest receive.
 #[inline(never)]
-fn longer_in_memory<N: Transport>(
+fn longer_in_memory<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
 ) -> InlineRecv {

@@ -2,10 +2,10 @@
 use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
 use super::incoming::{MessageTarget, RxRequest};
 use super::rx_path::RxPath;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use ofi_provider::slab::NONE;
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Resumes work blocked on buffer space, on memory, or deferred to the next iteration.
     #[inline(never)]
     pub(super) fn resume_blocked(&mut self) {

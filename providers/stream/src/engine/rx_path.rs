@@ -13,7 +13,7 @@ use super::rx_fast::{
 use super::staging::Staging;
 use super::trace::trace;
 use super::tx_path::TxPath;
-use crate::transport::{ByteLink, LinkOp, Transport, peer_of};
+use crate::transport::{ByteLink, LinkOp, ShmLink, ShmTransport, peer_of};
 use crate::wire::{Malformed, Parsed, StreamHeader, StreamOp};
 use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::buf::ScatterList;
@@ -35,14 +35,14 @@ const MAX_READS: usize = 8;
 
 /// Receiving side of an engine: bytes of links, and messages under way to receives. Its methods may
 /// send, because messages are acknowledged and requests answered.
-pub(super) struct RxPath<N: Transport> {
+pub(super) struct RxPath<N: ShmTransport> {
     pub(super) tx: TxPath<N>,
     pub(super) staging: Staging,
     /// Buffered messages started by other providers, if endpoints use receives of such.
     pub(super) started: Option<Arc<SrxStartQueue>>,
 }
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     #[inline(always)]
     pub(super) fn new(net: N, regions: Arc<MrTable>, staging: Staging) -> Self {
         Self { tx: TxPath::new(net, regions), staging, started: None }
@@ -462,7 +462,7 @@ fn is_acknowledged(header: &StreamHeader) -> bool {
 
 /// The header at the start of `bytes` with its length, once all of it is there.
 #[inline]
-fn next_header<N: Transport>(
+fn next_header<N: ShmTransport>(
     conn: &StreamConn<N>,
     bytes: &[u8],
 ) -> Parsed<Option<(StreamHeader, usize)>> {

@@ -5,7 +5,7 @@ use super::transfer::{
     COPY_MAX, Route, SendBody, TxCompletion, TxRequest, TxSchedule, body_of, level,
 };
 use super::tx_path::{FastSendResult, header_and_finish};
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_INJECT, FI_INJECT_COMPLETE, FI_READ, FI_REMOTE_CQ_DATA, FI_RMA, FI_WRITE,
@@ -18,7 +18,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::slab::NONE;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Checks if another transfer with these flags may start. Fails with -FI_EINVAL if too much is
     /// injected. Fails with -FI_EAGAIN, after a progress iteration, if tx_attr.size or the
     /// completion queue leaves no space.

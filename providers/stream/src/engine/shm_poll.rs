@@ -1,4 +1,4 @@
-//! Connections over shared memory ([`ByteLink::rx_over_shm`]).
+//! Connections over shared memory ([`ShmLink::rx_over_shm`]).
 //!
 //! Polling such a connection needs no system call. Recently active ones are polled in every
 //! progress iteration. The poller is polled rarely then, for the other connections, listeners and
@@ -7,14 +7,14 @@
 //! While only one such connection is active, its poll is the whole work of most iterations
 //! ([`PollState::is_quick`](super::poll_state::PollState::is_quick)), as in a ping-pong. The peer of a polled connection just writes. To
 //! other connections, and while a thread sleeps and shortly after, it rings a doorbell
-//! ([`Transport::is_rung`]).
+//! ([`ShmTransport::is_rung`]).
 use super::conn::StreamConn;
 use super::io::{COLD_AFTER, EngineIo, LEFT_BEHIND};
 use super::state::StreamState;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ShmLink, ShmTransport};
 use ofi_provider::shm_channel::InlineRecv;
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     /// Polls the recently active connections over shared memory. `first`: the result for the only
     /// one, if it was polled. Returns true if nothing else is to be polled in this iteration.
     pub(super) fn poll_shm_conns(&mut self, first: Option<InlineRecv>) -> bool {
@@ -79,7 +79,7 @@ impl<N: Transport> StreamState<N> {
     }
 }
 
-impl<N: Transport> EngineIo<N> {
+impl<N: ShmTransport> EngineIo<N> {
     /// Adds an active connection over shared memory to the list of connections polled in every
     /// iteration.
     #[cold]

@@ -4,7 +4,7 @@ use super::rx_path::RxPath;
 use super::staging::Staging;
 use super::stats::StatsPublisher;
 use super::unknown_conns::UnknownConns;
-use crate::transport::{FlushTarget, Transport};
+use crate::transport::{FlushTarget, ShmTransport};
 use ofi_provider::error::Result;
 use ofi_provider::mr::MrTable;
 use std::sync::{Arc, Weak};
@@ -15,14 +15,14 @@ use std::sync::{Arc, Weak};
 /// ([`EngineIo`](super::io::EngineIo)), sending on them ([`TxPath`](super::tx_path::TxPath)), and
 /// receiving, including responses ([`RxPath`]). This type adds the rest: progress iterations, the
 /// calls of the application, and connection management.
-pub struct StreamState<N: Transport> {
+pub struct StreamState<N: ShmTransport> {
     pub(super) rx: RxPath<N>,
     pub(super) connector: Connector,
     pub(super) unknown: UnknownConns,
     pub(super) publisher: StatsPublisher,
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: ShmTransport> StreamState<N> {
     #[inline(always)]
     pub(super) fn new(net: N, regions: Arc<MrTable>, staging: Staging) -> Self {
         Self {

@@ -4,7 +4,7 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::tx_path::TxPath;
-use crate::transport::{ByteLink, Transport, peer_of};
+use crate::transport::{AuthenticatedLink, ByteLink, ShmLink, ShmTransport, peer_of};
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{
@@ -30,7 +30,7 @@ fn text(addr: &Addr) -> String {
 
 impl StreamEngineEp {
     /// The address of the peer of a connection of this endpoint.
-    pub(super) fn published_peer<N: Transport>(&self, conn: &StreamConn<N>) -> Option<String> {
+    pub(super) fn published_peer<N: ShmTransport>(&self, conn: &StreamConn<N>) -> Option<String> {
         match self.peers.get(conn.peer) {
             Some(peer) => Some(text(&peer.addr)),
             None => peer_of(&conn.link),
@@ -38,7 +38,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> StreamConn<N> {
+impl<N: ShmTransport> StreamConn<N> {
     fn stats(&self) -> PeerStats {
         let state = match self.stage {
             Stage::Connecting => states::CONNECTING,
@@ -121,7 +121,7 @@ impl StatsPublisher {
     /// Publishes the current statistics.
     #[cold]
     #[inline(never)]
-    pub(super) fn show<N: Transport>(&mut self, tx: &mut TxPath<N>) {
+    pub(super) fn show<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) {
         self.show_at = tx.io.poll.last_empty_poll() + PUBLISHED_AFTER;
         if !self.page.is_published() {
             self.show_at = u64::MAX;
@@ -135,7 +135,7 @@ impl StatsPublisher {
     /// Publishes the statistics of connections; returns the time of the last activity on any of
     /// them.
     #[inline(never)]
-    fn show_peers<N: Transport>(&mut self, tx: &mut TxPath<N>, now: u64) -> u64 {
+    fn show_peers<N: ShmTransport>(&mut self, tx: &mut TxPath<N>, now: u64) -> u64 {
         let (conns, eps, stats) = (&mut tx.io.conns, &tx.eps, &mut self.page);
         let slots = conns.slots();
         let begin = if stats.cursor < slots { stats.cursor } else { 0 };
@@ -160,7 +160,7 @@ impl StatsPublisher {
     }
 
     #[inline(never)]
-    fn show_endpoints<N: Transport>(&mut self, tx: &mut TxPath<N>, now: u64, moved: u64) {
+    fn show_endpoints<N: ShmTransport>(&mut self, tx: &mut TxPath<N>, now: u64, moved: u64) {
         let (TxPath { io, eps, .. }, stats) = (tx, &mut self.page);
         let conns = &io.conns;
         let calls_again = io.timer.is_set();

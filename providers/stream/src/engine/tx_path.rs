@@ -11,7 +11,7 @@ use super::transfer::{
     level,
 };
 use super::zerocopy::Zerocopy;
-use crate::transport::{ByteLink, LinkOp, LinkPoller, Transport};
+use crate::transport::{ByteLink, LinkOp, LinkPoller, ShmLink, ShmTransport};
 use crate::wire::{ByteOrder, SEGMENT_LEN, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
@@ -47,7 +47,7 @@ pub(super) type TxResult<T = ()> = std::result::Result<T, TxFailure>;
 impl TxRequest {
     /// Returns the zero-copy mode of the message's body, if it is sent without a copy. `keeps`: the
     /// link can store the bytes of a region closed before the peer has them
-    /// ([`ByteLink::copy_exposed`]).
+    /// ([`ShmLink::copy_exposed`]).
     fn zcopy(&self, conn: &Option<Box<Zerocopy>>, keeps: bool) -> Option<CopyMode> {
         conn.as_ref().filter(|zerocopy| zerocopy.takes(self.body.len()))?;
         match &self.body {
@@ -101,7 +101,7 @@ pub(super) enum FastSendResult {
 }
 
 /// Sending side of an engine: transfers of the application, and responses to peers.
-pub(super) struct TxPath<N: Transport> {
+pub(super) struct TxPath<N: ShmTransport> {
     pub(super) io: EngineIo<N>,
     pub(super) eps: EpTable,
     pub(super) batcher: TxBatcher<N::Flusher>,
@@ -115,7 +115,7 @@ pub(super) struct TxPath<N: Transport> {
     pub(super) hearing: u32,
 }
 
-impl<N: Transport> TxPath<N> {
+impl<N: ShmTransport> TxPath<N> {
     #[inline(always)]
     pub(super) fn new(net: N, regions: Arc<MrTable>) -> Self {
         Self {

@@ -8,7 +8,7 @@ use super::conn_table::ConnTable;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
 use crate::conn_quota;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use ofi_provider::error::Error;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) struct UnknownConns {
 
 impl UnknownConns {
     /// Adds a new connection, if its peer is in no address vector.
-    pub(super) fn add<N: Transport>(&mut self, conns: &ConnTable<N>, new: u32) {
+    pub(super) fn add<N: ShmTransport>(&mut self, conns: &ConnTable<N>, new: u32) {
         let is_unknown = |conn: &&StreamConn<N>| conn.unknown_conn.is_some();
         let Some(conn) = conns.get(new).filter(is_unknown) else { return };
         self.present.push_back((new, conn.serial));
@@ -49,7 +49,7 @@ impl UnknownConns {
     /// Limits the descriptors used by unknown peers: closes some connections if the process has too
     /// many of them. Returns true if another connection may be accepted; if not, connections wait
     /// in the backlog.
-    pub(super) fn bound<N: Transport>(&mut self, rx: &mut RxPath<N>) -> bool {
+    pub(super) fn bound<N: ShmTransport>(&mut self, rx: &mut RxPath<N>) -> bool {
         // An upper bound of their number, which saves looking at each.
         if !conn_quota::are_too_many(self.count(&rx.tx.io)) {
             return true;
@@ -60,13 +60,13 @@ impl UnknownConns {
             || self.drop_some(rx)
     }
 
-    fn count<N: Transport>(&self, io: &EngineIo<N>) -> usize {
+    fn count<N: ShmTransport>(&self, io: &EngineIo<N>) -> usize {
         self.present.len() + self.leaving.len() + io.callers.len()
     }
 
     /// Removes connections from the lists if they have ended or their peer is in the address vector
     /// now.
-    fn forget_known<N: Transport>(&mut self, conns: &ConnTable<N>) {
+    fn forget_known<N: ShmTransport>(&mut self, conns: &ConnTable<N>) {
         let is_unknown =
             |conn: ConnName| conns.named(conn).is_some_and(|conn| conn.unknown_conn.is_some());
         self.present.retain(|conn| is_unknown(*conn));
@@ -75,7 +75,7 @@ impl UnknownConns {
 
     /// Closes connections of unknown peers asked to disconnect after their time limit. Returns true
     /// if there were any.
-    fn end_farewells<N: Transport>(&mut self, rx: &mut RxPath<N>) -> bool {
+    fn end_farewells<N: ShmTransport>(&mut self, rx: &mut RxPath<N>) -> bool {
         let now = rx.tx.io.net.now();
         let mut ended = false;
         while let Some(&(id, ..)) = self.leaving.front().filter(|(.., until)| *until <= now) {
@@ -89,7 +89,7 @@ impl UnknownConns {
     /// Asks unknown peers without a transfer of the application in progress to disconnect: first
     /// the oldest of the sources with most connections, then the oldest of all. Returns true if a
     /// connection has ended; the peers asked disconnect soon.
-    pub(super) fn drop_some<N: Transport>(&mut self, rx: &mut RxPath<N>) -> bool {
+    pub(super) fn drop_some<N: ShmTransport>(&mut self, rx: &mut RxPath<N>) -> bool {
         self.forget_known(&rx.tx.io.conns);
         let mut ended = self.end_farewells(rx);
         let now = rx.tx.io.net.now();
@@ -146,17 +146,18 @@ mod tests {
     use super::*;
     use crate::conn_quota::UnknownPeerConn;
     use crate::engine::conn::Stage;
-    use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+    use crate::engine::sim::{Rings, SimNet, SimRandom, StreamWorld};
+    use crate::transport::Transport;
     use ofi_provider::addr::Addr;
     use std::net::SocketAddr;
 
     #[test]
     fn connections_of_known_peers_and_ended_ones_are_forgotten() {
         let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
-        let net = Rings::new(&world, false);
+        let net = SimNet::from(Rings::new(&world, false));
         let (mut conns, mut unknown) = (ConnTable::default(), UnknownConns::default());
         let addr = |port| Addr::from(SocketAddr::from(([10, 9, 0, 1], port)));
-        let add = |conns: &mut ConnTable<Rings>, unknown: &mut UnknownConns, is_unknown: bool| {
+        let add = |conns: &mut ConnTable<SimNet>, unknown: &mut UnknownConns, is_unknown: bool| {
             let link = net.dial(&addr(0), false, &addr(7)).unwrap();
             let mut conn = StreamConn::new(link, Stage::Called, 0);
             conn.unknown_conn = is_unknown.then_some(UnknownPeerConn::new(&addr(7)));

@@ -2,11 +2,11 @@
 //!
 //! The kernel sends such bytes without copying them first, so the memory stays in use until the
 //! peer's system has them. The message completes when the kernel has released all calls with a part
-//! of it ([`ByteLink::zerocopy_done`]). Only the application's bytes are sent in this way; headers
+//! of it ([`ZeroCopyLink::zerocopy_done`]). Only the application's bytes are sent in this way; headers
 //! are copied as usual. A peer over shared memory may read large messages directly
-//! ([`ByteLink::zcopy_threshold`]); this is handled in the same way.
+//! ([`ShmLink::zcopy_threshold`]); this is handled in the same way.
 use super::transfer::TxCompletion;
-use crate::transport::ByteLink;
+use crate::transport::ZeroCopyLink;
 use std::collections::VecDeque;
 
 /// Maximum consecutive zero-copy calls copied by the kernel after all. Beyond it a connection gives
@@ -47,14 +47,14 @@ impl Zerocopy {
     /// The state for a new connection; none if the user does not want zero-copy
     /// ([`zerocopy_size`](crate::settings::StreamSettings::zerocopy_size)) or the link cannot do
     /// without copies.
-    pub(super) fn new<L: ByteLink>(link: &L) -> Option<Box<Self>> {
+    pub(super) fn new<L: ZeroCopyLink>(link: &L) -> Option<Box<Self>> {
         let from = L::settings().zerocopy_size;
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
         wanted.then(|| Self::exposing(from))
     }
 
     /// Returns the state for a connection with a peer reading messages of at least this many bytes
-    /// directly ([`ByteLink::zcopy_threshold`]).
+    /// directly ([`ShmLink::zcopy_threshold`]).
     pub(super) fn exposing(from: usize) -> Box<Self> {
         Box::new(Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() })
     }

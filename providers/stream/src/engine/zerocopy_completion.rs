@@ -2,10 +2,10 @@
 use super::rx_path::RxPath;
 use super::tx_path::TxPath;
 use super::zerocopy::MAX_COPIED;
-use crate::transport::{ByteLink, Transport, ZerocopyDone};
+use crate::transport::{ByteLink, ShmLink, ShmTransport, ZeroCopyLink, ZerocopyDone};
 use ofi_provider::sys::Interest;
 
-impl<N: Transport> RxPath<N> {
+impl<N: ShmTransport> RxPath<N> {
     /// Runs [`read_notices`](TxPath::read_notices), and sends fenced transfers waiting for the
     /// completed ones.
     #[cold]
@@ -19,9 +19,9 @@ impl<N: Transport> RxPath<N> {
     }
 }
 
-impl<N: Transport> TxPath<N> {
+impl<N: ShmTransport> TxPath<N> {
     /// Reads the link's notifications of released bytes
-    /// ([`ByteLink::zerocopy_done`](crate::transport::ByteLink::zerocopy_done)), and completes their
+    /// ([`ZeroCopyLink::zerocopy_done`](crate::transport::ZeroCopyLink::zerocopy_done)), and completes their
     /// messages. Returns true if there were any.
     pub(super) fn read_notices(&mut self, id: u32) -> bool {
         let mut moved = false;

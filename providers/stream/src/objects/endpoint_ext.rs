@@ -1,7 +1,7 @@
 //! State of an application's endpoint outside the engine: FI_EP_MSG with its connection made by the
 //! application, and options.
 use crate::engine::{StreamEngine, StreamEpKind, StreamRequest};
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::CM_DATA_MAX;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
@@ -48,7 +48,7 @@ impl<L> StreamEndpointExt<L> {
     }
 }
 
-impl<N: Transport> EndpointExt<StreamEngine<N>> for StreamEndpointExt<N::Link> {
+impl<N: ShmTransport> EndpointExt<StreamEngine<N>> for StreamEndpointExt<N::Link> {
     fn getopt(ep: &RdmEndpoint<StreamEngine<N>>, name: c_int, value: &mut [u8]) -> Result<usize> {
         match (name, ep.ext.kind) {
             (FI_OPT_CM_DATA_SIZE, StreamEpKind::Msg) => put_number(CM_DATA_MAX, value),

@@ -8,7 +8,7 @@ pub use pep::StreamPep;
 
 use crate::engine::{StreamEngine, StreamEpKind, StreamIdentity, StreamRequest, TargetOf};
 use crate::secret::PskConfig;
-use crate::transport::{ByteLink, Transport};
+use crate::transport::{ByteLink, ShmTransport, Transport};
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
@@ -99,7 +99,7 @@ fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Optio
 }
 
 /// Hands a provider to the core, in `fi_prov_ini`: under another name, if the user wants one.
-pub fn provider_entry<N: LinkProvider>(name: Option<CString>) -> *mut fi_provider {
+pub fn provider_entry<N: LinkProvider + ShmTransport>(name: Option<CString>) -> *mut fi_provider {
     let provider = N::Link::provider();
     let (getinfo, fabric) = (getinfo_entry::<StreamFabric<N>>, open_fabric::<StreamFabric<N>>);
     provider.hand_out_with(name, getinfo, fabric)
@@ -112,13 +112,13 @@ pub type StreamEp<N> = RdmEndpoint<StreamEngine<N>>;
 #[derive(Debug)]
 pub struct StreamFabric<N>(PhantomData<fn() -> N>);
 
-impl<N: LinkProvider> Getinfo for StreamFabric<N> {
+impl<N: LinkProvider + ShmTransport> Getinfo for StreamFabric<N> {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         N::getinfo(query)
     }
 }
 
-impl<N: LinkProvider> Fabric for StreamFabric<N> {
+impl<N: LinkProvider + ShmTransport> Fabric for StreamFabric<N> {
     type PassiveEp = StreamPep<N>;
 
     fn open(_name: &CStr) -> Result<Self> {
@@ -153,7 +153,7 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
 /// A domain: an engine, and its progress thread when the application wants
 /// automatic progress.
 #[derive(Debug)]
-pub struct StreamDomain<N: Transport> {
+pub struct StreamDomain<N: ShmTransport> {
     engine: Arc<StreamEngine<N>>,
     settings: DomainSettings,
     api_version: u32,
@@ -161,7 +161,7 @@ pub struct StreamDomain<N: Transport> {
     secret: Option<PskConfig>,
 }
 
-impl<N: LinkProvider> StreamDomain<N> {
+impl<N: LinkProvider + ShmTransport> StreamDomain<N> {
     /// Returns the identity of an endpoint to open with `info`; `passive` is the address taken over
     /// from a passive endpoint, if any.
     fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<StreamIdentity> {
@@ -189,7 +189,7 @@ impl<N: LinkProvider> StreamDomain<N> {
     }
 }
 
-impl<N: LinkProvider> Domain for StreamDomain<N> {
+impl<N: LinkProvider + ShmTransport> Domain for StreamDomain<N> {
     type Endpoint = StreamEp<N>;
 
     fn progress_source(&self) -> Arc<dyn Progress> {

@@ -2,7 +2,7 @@
 use crate::accept_queue::{self, AcceptQueue, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
 use crate::conn_quota::{self, SimDoorbell};
 use crate::engine::{ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_shortage};
-use crate::transport::{ByteLink, LinkListener, LinkPoller, TIMER_TOKEN, Transport};
+use crate::transport::{ByteLink, LinkListener, LinkPoller, ShmTransport, TIMER_TOKEN};
 use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;
@@ -37,17 +37,17 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
 #[derive(Debug)]
-pub struct StreamPep<N: Transport> {
+pub struct StreamPep<N: ShmTransport> {
     shared: Arc<StreamPepShared<N>>,
 }
 
-struct StreamPepShared<N: Transport> {
+struct StreamPepShared<N: ShmTransport> {
     state: Lock<StreamPepState<N>>,
     wait_fd: RawFd,
     activity: Activity,
 }
 
-impl<N: Transport> std::fmt::Debug for StreamPepShared<N> {
+impl<N: ShmTransport> std::fmt::Debug for StreamPepShared<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamPepShared")
     }
@@ -61,7 +61,7 @@ struct PendingAcceptReq {
     since: Instant,
 }
 
-struct StreamPepState<N: Transport> {
+struct StreamPepState<N: ShmTransport> {
     net: N,
     local: Addr,
     backlog: c_int,
@@ -78,7 +78,7 @@ struct StreamPepState<N: Transport> {
     accept_paused: bool,
 }
 
-impl<N: Transport> StreamPep<N> {
+impl<N: ShmTransport> StreamPep<N> {
     /// A passive endpoint on `net`, for the address in `info`.
     pub(super) fn new(net: N, info: InfoBuf, local: Addr) -> Result<Self> {
         let wait_fd = net.wait_fd();
@@ -100,7 +100,7 @@ impl<N: Transport> StreamPep<N> {
     }
 }
 
-impl<N: Transport> PassiveEp for StreamPep<N> {
+impl<N: ShmTransport> PassiveEp for StreamPep<N> {
     type Request = StreamRequest<N::Link>;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
@@ -162,7 +162,7 @@ impl<N: Transport> PassiveEp for StreamPep<N> {
     }
 }
 
-impl<N: Transport> Progress for StreamPepShared<N> {
+impl<N: ShmTransport> Progress for StreamPepShared<N> {
     fn progress(&self) {
         self.activity.another();
         if !heap::may_progress() {
@@ -188,7 +188,7 @@ impl<N: Transport> Progress for StreamPepShared<N> {
     }
 }
 
-impl<N: Transport> StreamPepState<N> {
+impl<N: ShmTransport> StreamPepState<N> {
     fn accept_all(&mut self) {
         self.net.clear_timer();
         let hold_off = self.end_silence();

@@ -1,6 +1,6 @@
 //! Unit tests of `rx_path`.
 use crate::engine::StreamEngine;
-use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+use crate::engine::sim::{Rings, SimNet, SimRandom, StreamWorld};
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::time::Instant;
 fn staging_buffer_is_restored_after_a_panic() {
     let regions = Arc::new(MrTable::new(0));
     let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
-    let net = Rings::new(&world, false);
+    let net = SimNet::from(Rings::new(&world, false));
     let engine = StreamEngine::new(net, Level::Shared, false, regions).unwrap();
     let mut state = engine.lock();
     let rx = &mut state.rx;

@@ -9,7 +9,7 @@ use super::{SimRandom, look};
 use crate::settings::StreamSettings;
 use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
-    TIMER_TOKEN, Transport, ZerocopyDone,
+    TIMER_TOKEN, Transport, ZeroCopyLink, ZerocopyDone,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
@@ -829,15 +829,6 @@ impl ByteLink for RingCursor {
         self.with(|pipe, _| pipe.making == Making::Refused || pipe.directions[1 - self.side].closed)
     }
 
-    fn set_zerocopy(&self) -> Result {
-        Ok(())
-    }
-
-    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
-        let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
-        Ok(ZerocopyDone { low: done, high: done, copied: false })
-    }
-
     fn unacknowledged(&self) -> usize {
         self.with(|pipe, _| {
             let direction = &pipe.directions[self.side];
@@ -861,6 +852,17 @@ impl ByteLink for RingCursor {
             inbound.end(Close::Fin);
             inbound.closed = true;
         });
+    }
+}
+
+impl ZeroCopyLink for RingCursor {
+    fn set_zerocopy(&self) -> Result {
+        Ok(())
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
+        Ok(ZerocopyDone { low: done, high: done, copied: false })
     }
 }
 
