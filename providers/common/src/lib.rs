@@ -40,8 +40,8 @@ pub use base::{
     reserved, secret, slab, sock, stack, stats, sys, testing, wait, worker,
 };
 use base::{
-    addr_table, closer, io_vecs, library_thread, primitives, process_end, rights, ring_queue,
-    scoped_buf,
+    addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,
+    ring_queue, scoped_buf,
 };
 use features::{coll, mcast, notices, variable};
 pub use features::{completions, deferred};

@@ -1,10 +1,10 @@
 //! Connection requests between FI_CONNREQ and fi_endpoint or fi_reject.
 use crate::abi::{FI_CLASS_CONNREQ, fid};
 use crate::error::{Error, Result};
+use crate::fid_registry::FidRegistry;
 use std::any::Any;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Target of `info->handle` of an FI_CONNREQ event. The application only passes it back, to
 /// fi_endpoint or fi_reject.
@@ -65,7 +65,7 @@ impl<T> EndpointRequest<T> {
 
 impl<T> Drop for EndpointRequest<T> {
     fn drop(&mut self) {
-        pending().remove(&(Arc::as_ptr(&self.object) as usize));
+        PENDING.remove(Arc::as_ptr(&self.object) as usize);
     }
 }
 
@@ -73,13 +73,8 @@ fn lock<T>(slot: &Mutex<Option<T>>) -> MutexGuard<'_, Option<T>> {
     slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Unanswered requests. A handle is looked up here before its use, so a stale or invented one is an
-/// error and not a crash.
-static PENDING: LazyLock<Mutex<HashMap<usize, Pending>>> = LazyLock::new(Mutex::default);
-
-fn pending() -> MutexGuard<'static, HashMap<usize, Pending>> {
-    PENDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+/// Unanswered requests, by their handles.
+static PENDING: FidRegistry<Pending> = FidRegistry::new();
 
 /// Pending connection request.
 #[derive(Debug)]
@@ -98,13 +93,13 @@ impl ConnRequest {
         });
         let handle = Arc::as_ptr(&object) as usize;
         let slot = Arc::new(Mutex::new(Some(request)));
-        pending().insert(handle, Pending { object, slot, is_of_endpoint: false, owner });
+        PENDING.insert(handle, Pending { object, slot, is_of_endpoint: false, owner });
         handle as *mut fid
     }
 
     /// Drops the requests of a closed passive endpoint; their peers see the end of the connection.
     pub fn drop_all_of(owner: usize) {
-        pending().retain(|_, pending| pending.owner != owner);
+        PENDING.retain(|_, pending| pending.owner != owner);
     }
 
     /// Drops the requests of a closed passive endpoint with one of these handles. The application
@@ -113,12 +108,12 @@ impl ConnRequest {
         /// Odd owner numbers, distinct from addresses of endpoints.
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let read = ReadRequests { owner: NEXT.fetch_add(2, Ordering::Relaxed) };
-        pending().retain(|handle, pending| {
+        PENDING.retain(|handle, pending| {
             let own = pending.owner == owner;
             if own {
                 pending.owner = read.owner;
             }
-            !(own && unread.contains(handle))
+            !(own && unread.contains(&handle))
         });
         read
     }
@@ -139,24 +134,28 @@ impl Drop for ReadRequests {
 /// Takes the request of a handle, also from an endpoint opened with it. Fails with -FI_EINVAL for a
 /// handle without a pending request, or of another provider.
 pub fn take_request<T: Any + Send>(handle: *const fid) -> Result<T> {
-    let mut pending = pending();
-    let entry = pending.get(&(handle as usize)).ok_or(Error::INVAL)?;
-    debug_assert_eq!(entry.object.c.fclass, FI_CLASS_CONNREQ as usize);
-    let slot = entry.slot::<T>()?;
-    pending.remove(&(handle as usize));
-    lock(&slot).take().ok_or(Error::INVAL)
+    let slot = PENDING.remove_if(handle as usize, |entry| {
+        debug_assert_eq!(entry.object.c.fclass, FI_CLASS_CONNREQ as usize);
+        entry.slot::<T>()
+    });
+    let slot = slot.unwrap_or(Err(Error::INVAL))?;
+    let request = lock(&slot).take();
+    request.ok_or(Error::INVAL)
 }
 
 /// Takes the request of a handle for an endpoint opened with it. The application may still reject
 /// it by its handle. Fails as [`take_request`] does; only one endpoint can be opened with a
 /// request.
 pub fn request_of_endpoint<T: Any + Send>(handle: *const fid) -> Result<EndpointRequest<T>> {
-    let mut pending = pending();
-    let entry = pending.get_mut(&(handle as usize)).filter(|entry| !entry.is_of_endpoint);
-    let entry = entry.ok_or(Error::INVAL)?;
-    let slot = entry.slot::<T>()?;
-    entry.is_of_endpoint = true;
-    Ok(EndpointRequest { slot, object: entry.object.clone() })
+    let taken = PENDING.with(handle as usize, |entry| {
+        if entry.is_of_endpoint {
+            return Err(Error::INVAL);
+        }
+        let slot = entry.slot::<T>()?;
+        entry.is_of_endpoint = true;
+        Ok(EndpointRequest { slot, object: entry.object.clone() })
+    });
+    taken.unwrap_or(Err(Error::INVAL))
 }
 
 #[cfg(test)]
@@ -187,7 +186,7 @@ mod tests {
         let unanswered = ConnRequest::keep(4u8, 7);
         let later = ConnRequest::drop_unread_of(7, &[]);
         drop(left);
-        assert!(pending().contains_key(&(unanswered as usize)));
+        assert!(PENDING.with(unanswered as usize, |_| ()).is_some());
         drop(later);
         assert_eq!(take_request::<u8>(unanswered), Err(Error::INVAL));
     }

@@ -1,9 +1,9 @@
 //! Open objects: an info also refers to its fabric and domain by object, if the program has opened
 //! them already, and hints may request these (fi_getinfo(3)).
 use crate::abi::{fid_domain, fid_fabric};
+use crate::fid_registry::FidRegistry;
 use crate::info::{InfoChain, InfoRef};
 use std::ffi::{CStr, CString};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Fabric or domain with its name at the open.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,40 +15,34 @@ enum OpenedObject {
 // SAFETY: pointers that are compared and handed back, never followed.
 unsafe impl Send for OpenedObject {}
 
-/// Everything open of this plug-in, in the order of opening.
-static OPEN: Mutex<Vec<(CString, OpenedObject)>> = Mutex::new(Vec::new());
-
-fn open() -> MutexGuard<'static, Vec<(CString, OpenedObject)>> {
-    // A push or a removal is whole or has not happened.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Everything open of this plug-in.
+static OPEN: FidRegistry<(CString, OpenedObject)> = FidRegistry::new();
 
 /// Records an opened fabric with this name.
 pub(super) fn add_fabric(name: &CStr, fabric: *mut fid_fabric) {
-    open().push((name.to_owned(), OpenedObject::Fabric(fabric)));
+    OPEN.insert(fabric.addr(), (name.to_owned(), OpenedObject::Fabric(fabric)));
 }
 
 /// Records a domain with this name opened on a fabric.
 pub(super) fn add_domain(name: &CStr, fabric: *mut fid_fabric, domain: *mut fid_domain) {
-    open().push((name.to_owned(), OpenedObject::Domain(fabric, domain)));
+    OPEN.insert(domain.addr(), (name.to_owned(), OpenedObject::Domain(fabric, domain)));
 }
 
 /// Forgets a closed fabric.
 pub(super) fn remove_fabric(fabric: *mut fid_fabric) {
-    open().retain(|(_, object)| *object != OpenedObject::Fabric(fabric));
+    OPEN.remove(fabric.addr());
 }
 
 /// Forgets a closed domain.
 pub(super) fn remove_domain(domain: *mut fid_domain) {
-    open()
-        .retain(|(_, object)| !matches!(object, OpenedObject::Domain(_, this) if *this == domain));
+    OPEN.remove(domain.addr());
 }
 
 /// Drops infos of fabrics and domains other than the ones requested by object in the hints. Sets
 /// the open objects in the remaining infos: the first opened one, or the one named by the hints. An
 /// object no longer open requests nothing.
 pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
-    let open = open();
+    let open: Vec<_> = OPEN.all().into_iter().map(|(_, open)| open).collect();
     if open.is_empty() {
         return;
     }

@@ -10,13 +10,13 @@ use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::eq::{Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, class_of, enosys_stub, ops};
+use crate::fid_registry::FidRegistry;
 use crate::info::{InfoBuf, InfoRef};
 use crate::object::{Object, Parent};
 use crate::progress::Progress;
 use crate::scoped_buf::{bytes, copy_out};
 use core::ffi::{c_int, c_void};
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Passive endpoint of providers without one; the type has no values.
 #[derive(Debug)]
@@ -132,17 +132,13 @@ impl<P: PassiveEp> Named for PepFid<P> {
 
 /// The open passive endpoints by the address of their fid. A handle is looked up here, not
 /// followed.
-static OPEN: LazyLock<Mutex<HashMap<usize, Weak<dyn Named>>>> = LazyLock::new(Mutex::default);
-
-fn open_ones() -> MutexGuard<'static, HashMap<usize, Weak<dyn Named>>> {
-    OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+static OPEN: FidRegistry<Weak<dyn Named>> = FidRegistry::new();
 
 /// Returns the address of the passive endpoint named by an endpoint's `info->handle`
 /// (fi_endpoint(3)): the endpoint takes this address. Returns `None` if the handle is not an open
 /// passive endpoint.
 pub fn passive_name(handle: *const fid) -> Option<Result<Vec<u8>>> {
-    let pep = open_ones().get(&(handle as usize))?.upgrade()?;
+    let pep = OPEN.get(handle as usize)?.upgrade()?;
     Some(pep.name())
 }
 
@@ -224,7 +220,7 @@ impl<P: PassiveEp> PepFid<P> {
             fabric: fabric.parent(),
         });
         let named: Weak<dyn Named> = Arc::downgrade(&(pep.clone() as Arc<dyn Named>));
-        open_ones().insert(Arc::as_ptr(&pep) as usize, named);
+        OPEN.insert(Arc::as_ptr(&pep) as usize, named);
         Ok(pep)
     }
 }
@@ -239,7 +235,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
             PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
             PepFid::<P>::take(fid.cast::<fid_pep>())
         };
-        open_ones().remove(&(fid as usize));
+        OPEN.remove(fid as usize);
         pep.inner.close();
         if let Some(eq) = pep.eq.get() {
             eq.forget(FidPtr(fid));

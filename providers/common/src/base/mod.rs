@@ -11,6 +11,7 @@ pub mod buf;
 pub(crate) mod closer;
 #[allow(unsafe_code)]
 pub mod datagram_io;
+pub(crate) mod fid_registry;
 mod hang;
 #[allow(unsafe_code)]
 pub(crate) mod io_vecs;

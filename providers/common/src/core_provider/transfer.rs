@@ -19,6 +19,7 @@ use crate::completions::CompletionSink;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
+use crate::fid_registry::FidRegistry;
 use crate::operation::{RecvOp, SendOp};
 use crate::reserved::INTERNAL_OP;
 use crate::sys::{self, EventFd};
@@ -36,11 +37,7 @@ use super::call::call;
 const HEADER: usize = size_of::<u64>();
 
 /// The open endpoints, by the address of their fid.
-static ENDPOINTS: Mutex<Vec<(usize, Weak<PeerTransfers>)>> = Mutex::new(Vec::new());
-
-fn endpoints() -> MutexGuard<'static, Vec<(usize, Weak<PeerTransfers>)>> {
-    ENDPOINTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static ENDPOINTS: FidRegistry<Weak<PeerTransfers>> = FidRegistry::new();
 
 /// A transfer in the owner's hands.
 #[repr(C)]
@@ -146,17 +143,16 @@ impl PeerTransfers {
 
     /// Records the fid of the endpoint, its name in the owner's calls.
     pub(crate) fn opened(self: &Arc<Self>, fid: *mut fid_ep) {
-        endpoints().push((fid as usize, Arc::downgrade(self)));
+        ENDPOINTS.insert(fid as usize, Arc::downgrade(self));
     }
 
     /// Calls `take` for the endpoint of this fid; if there is none, for each until one knows the transfer, since
     /// the owner may have the fid of a hook around the endpoint. -FI_EINVAL if none does.
     fn find<T>(fid: *const fid_ep, take: impl Fn(&Self) -> Option<T>) -> Result<T> {
-        let all = endpoints().clone();
-        let (named, others): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(of, _)| *of == fid as usize);
-        let mut each = named.iter().chain(&others).filter_map(|(_, of)| of.upgrade());
-        each.find_map(|of| take(&of)).ok_or(Error::INVAL)
+        let of_endpoint = |of: Weak<Self>| take(&*of.upgrade()?);
+        let named = ENDPOINTS.get(fid as usize).and_then(of_endpoint);
+        let any = || ENDPOINTS.all().into_iter().find_map(|(_, of)| of_endpoint(of));
+        named.or_else(any).ok_or(Error::INVAL)
     }
 
     /// Sets the sink of ended transfers, before the first transfer.
@@ -349,7 +345,7 @@ impl PeerTransfers {
     /// Cancels all receives, and reports every transfer as cancelled. The memory of transfers
     /// without an end by then is leaked, because the owner may still use it.
     pub fn close(&self) {
-        endpoints().retain(|(_, of)| !ptr::addr_eq(of.as_ptr(), self));
+        ENDPOINTS.retain(|_, of| !ptr::addr_eq(of.as_ptr(), self));
         let receives: Vec<_> = {
             let mut records = self.records();
             records.closed = true;

@@ -16,6 +16,7 @@ use crate::boundary::ffi_guard;
 use crate::buf::{MessageBytes, RecvBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::fid_registry::FidRegistry;
 use crate::lock::Lock;
 use crate::reserved::TAKES_WHOLE;
 use crate::sys::EventFd;
@@ -411,29 +412,23 @@ unsafe extern "C" fn addr_of(entry: *mut fi_peer_rx_entry) -> fi_addr_t {
 
 /// Open receive queues by the fids usable for binding: the one returned by fi_srx_context, and the
 /// owner's own.
-static OPENED: Mutex<Vec<(usize, SrxOwner)>> = Mutex::new(Vec::new());
-
-fn opened() -> MutexGuard<'static, Vec<(usize, SrxOwner)>> {
-    OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+static OPENED: FidRegistry<SrxOwner> = FidRegistry::new();
 
 /// Records this fid as an owner's receive queue.
 pub(crate) fn open(fid: usize, owner: SrxOwner) {
-    let mut opened = opened();
-    opened.retain(|(known, old)| *known != fid && old.srx != owner.srx);
-    opened.push((fid, owner));
+    OPENED.retain(|_, old| old.srx != owner.srx);
+    OPENED.insert(fid, owner);
 }
 
 /// Forgets such a fid.
 pub(crate) fn close(fid: usize) {
-    opened().retain(|(known, _)| *known != fid);
+    OPENED.remove(fid);
 }
 
 /// Returns the owner of the receive queue with this fid.
 pub(crate) fn find(fid: usize) -> Option<SrxOwner> {
-    let opened = opened();
-    let found = opened.iter().find(|(known, owner)| *known == fid || owner.srx.addr().get() == fid);
-    found.map(|(_, owner)| *owner)
+    let is_own = |(_, owner): &(usize, SrxOwner)| owner.srx.addr().get() == fid;
+    OPENED.get(fid).or_else(|| OPENED.all().into_iter().find(is_own).map(|(_, owner)| owner))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::abi::{
     fi_ep_type, fid, fid_ep,
 };
 use crate::api::bindings::Bindings;
-use crate::api::srx_fids;
+use crate::api::srx_fids::SRX_FIDS;
 use crate::api::stx::Stx;
 use crate::api::traits::Endpoint;
 use crate::av::Av;
@@ -149,17 +149,24 @@ impl<E: Endpoint> EpFid<E> {
         if let Some(owner) = peer_srx::find(fid as usize) {
             return self.import_srx(owner);
         }
-        let known = (fid as usize, TypeId::of::<E>());
-        // Held until the context counts its new user, so that it cannot be closed meanwhile.
-        let fids = srx_fids::list();
-        if !fids.contains(&known) || self.shared.role != Role::Endpoint {
+        if self.shared.role != Role::Endpoint {
             return Err(Error::INVAL);
         }
+        // The context cannot be closed before it counts its new user.
+        let bound = SRX_FIDS.with(fid as usize, |ep_type| match *ep_type == TypeId::of::<E>() {
+            true => self.bind_open_srx(fid),
+            false => Err(Error::INVAL),
+        });
+        bound.unwrap_or(Err(Error::INVAL))
+    }
+
+    /// Binds an open shared receive context of this type.
+    fn bind_open_srx(&self, fid: *mut fid) -> Result {
         let mut slot = self.srx();
         if slot.is_some() {
             return Err(Error::INVAL);
         }
-        // SAFETY: the list has it, so it is an open context of this type.
+        // SAFETY: the registry has it, so it is an open context of this type.
         let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
         if !srx.shared.ground.parent.is_same(&self.shared.ground.parent) {
             return Err(Error::INVAL);

@@ -9,8 +9,9 @@ use crate::abi::{
     self, FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_TX_CTX,
     FI_SHARED_CONTEXT, fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
 };
+use crate::api::srx_fids::SRX_FIDS;
 use crate::api::traits::Endpoint;
-use crate::api::{srx_fids, unsupported};
+use crate::api::unsupported;
 use crate::attr::RxAttr;
 use crate::boundary::ffi_guard;
 use crate::eq::FidPtr;
@@ -92,7 +93,7 @@ impl<E: Endpoint> EpFid<E> {
             },
             context,
         );
-        srx_fids::list().push((srx.as_c() as usize, TypeId::of::<E>()));
+        SRX_FIDS.insert(srx.as_c() as usize, TypeId::of::<E>());
         srx
     }
 
@@ -226,9 +227,8 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         if ep.shared.role == Role::Srx {
-            let mut fids = srx_fids::list();
-            ep.shared.users.check_none()?;
-            fids.retain(|(known, _)| *known != fid as usize);
+            let removed = SRX_FIDS.remove_if(fid as usize, |_| ep.shared.users.check_none());
+            removed.unwrap_or_else(|| ep.shared.users.check_none())?;
         }
         if ep.shared.role == Role::Scalable {
             ep.shared.users.check_none()?;
