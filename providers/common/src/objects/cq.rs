@@ -3,17 +3,17 @@
 //! A queue is a ring of the requested size. No entry is lost: providers check [`Cq::has_space`]
 //! before starting work with an entry. An entry arriving nevertheless (of a transfer already in
 //! flight) goes to a list behind the ring. Errors keep their position in the order.
+mod calls;
+
 use crate::abi::{
     self, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_ops,
-    fi_ops_cq, fi_wait_obj, fid, fid_cq,
+    fi_wait_obj, fid, fid_cq,
 };
-use crate::boundary::{CReturn, end_if_cancelled, ffi_guard, ffi_guard_nocancel};
 pub use crate::completion::{Completion, CompletionError, Context};
 use crate::cq_format::Format;
 use crate::entry_ring::{EntryRing, zeroed};
 use crate::error::{Error, Result};
-use crate::error_text::{copy_text, error_text};
-use crate::fid::{FidObject, enosys_stub};
+use crate::fid::FidObject;
 use crate::info::version;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, fid_ops};
@@ -23,10 +23,9 @@ use crate::peer::CqOwner;
 use crate::progress::Progress;
 use crate::progress_source::ProgressSource;
 use crate::reserved::{ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
-use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind};
 use crate::wait_set::{WaitSet, Waitable};
-use core::ffi::{c_char, c_int, c_void};
-use libc::ssize_t;
+use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -159,7 +158,7 @@ impl Cq {
         let ring = Lock::with_level(EntryRing::new(slots), domain.level);
         let is_fast = ring.is_alone() && kind == WaitKind::None;
         let cq = Arc::new(Self {
-            c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS[level]).cast_mut() },
+            c: fid_cq { fid: Self::fid(context), ops: (&raw const Self::OPS[level]).cast_mut() },
             ring,
             read: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
@@ -186,7 +185,7 @@ impl Cq {
         Arc::new(Self {
             c: fid_cq {
                 fid: Self::fid(std::ptr::null_mut()),
-                ops: (&raw const PEER_CQ_OPS).cast_mut(),
+                ops: (&raw const *Self::PEER_OPS).cast_mut(),
             },
             ring: Lock::with_level(EntryRing::new(Box::default()), domain.level),
             read: AtomicUsize::new(0),
@@ -639,7 +638,7 @@ impl Object<fid_cq> for Cq {
                 self.spares_callers.store(true, Ordering::Relaxed);
                 // SAFETY: the command passes null, or room for the call.
                 if let Some(to) = unsafe { arg.cast::<Option<ProgressFn>>().as_mut() } {
-                    *to = Some(run_progress);
+                    *to = Some(Self::RUN_PROGRESS);
                 }
                 Ok(())
             }
@@ -647,258 +646,6 @@ impl Object<fid_cq> for Cq {
             // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
             abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },
             _ => Err(Error::NOSYS),
-        }
-    }
-}
-
-/// Calls on queues of each [level](Level::number), without a run-time check of the level.
-static CQ_OPS: [fi_ops_cq; Level::COUNT] = [
-    cq_ops::<{ Level::SERIALIZED }>(),
-    cq_ops::<{ Level::SHARED }>(),
-    cq_ops::<{ Level::GATED }>(),
-];
-
-const fn cq_ops<const LEVEL: usize>() -> fi_ops_cq {
-    fi_ops_cq {
-        size: size_of::<fi_ops_cq>(),
-        read: cancellable!(read::<LEVEL>: fn(*mut fid_cq, *mut c_void, usize) -> ssize_t),
-        readfrom: cancellable!(readfrom::<LEVEL>: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t),
-        readerr: Some(readerr),
-        sread: cancellable!(
-            sread: fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t
-        ),
-        sreadfrom: cancellable!(
-            sreadfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int)
-                -> ssize_t
-        ),
-        signal: Some(signal),
-        strerror: Some(cq_strerror),
-        export_xpu: enosys_stub(),
-    }
-}
-
-/// Calls on a queue of FI_PEER, with its entries in its owner's queue: a read of no entries makes
-/// progress, and all else fails (fi_peer(3)).
-static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
-    size: size_of::<fi_ops_cq>(),
-    read: Some(progress_only),
-    readfrom: enosys_stub(),
-    readerr: enosys_stub(),
-    sread: enosys_stub(),
-    sreadfrom: enosys_stub(),
-    signal: enosys_stub(),
-    strerror: Some(cq_strerror),
-    export_xpu: enosys_stub(),
-};
-
-// SAFETY of the entry points below: each is reachable only through the ops table
-// of a queue that `open` made and `close` has not taken back, or with null.
-
-/// Ends a cancelled thread after a read without an entry.
-///
-/// # Safety
-/// The queue is open or null, and as for [`end_if_cancelled`].
-#[inline(always)]
-unsafe extern "C-unwind" fn end_if_cancelled_without_entry(cq: *mut fid_cq, answer: ssize_t) {
-    if answer != Error::AGAIN.to_ret() as ssize_t {
-        return;
-    }
-    // SAFETY: only an open queue answers that.
-    unsafe {
-        if !(*cq.cast::<Cq>()).spares_callers.load(Ordering::Relaxed) {
-            end_if_cancelled();
-        }
-    }
-}
-
-unsafe extern "C-unwind" fn read<const LEVEL: usize>(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-) -> ssize_t {
-    // SAFETY: see above; the buffer is the caller's.
-    unsafe { read_quickly::<LEVEL>(cq, buf, count, std::ptr::null_mut()) }
-}
-
-unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> ssize_t {
-    // SAFETY: see above; the buffers are the caller's.
-    unsafe { read_quickly::<LEVEL>(cq, buf, count, src) }
-}
-
-/// Reads an available entry, or else calls the slow path. It is a leaf without a stack frame: all
-/// calls and unwinding are in the tail-called function.
-///
-/// # Safety
-/// The queue is open or null; the buffers are as [`Cq::read_one`] requires.
-#[inline(always)]
-unsafe fn read_quickly<const LEVEL: usize>(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> ssize_t {
-    // SAFETY: by this function's contract.
-    unsafe {
-        if cq.is_null() {
-            return Error::INVAL.to_ret() as ssize_t;
-        }
-        match (*cq.cast::<Cq>()).read_one::<LEVEL>(buf, count, src) {
-            Look::Took => 1,
-            Look::Else => read_slowly::<LEVEL>(cq, buf, count, src),
-            Look::Wake { took } => wake_and_read(cq, buf, count, src, took),
-        }
-    }
-}
-
-/// Wakes the thread waiting for the queue's lock, then continues normally.
-///
-/// # Safety
-/// As for [`read_slowly`].
-#[cold]
-unsafe extern "C-unwind" fn wake_and_read(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-    took: bool,
-) -> ssize_t {
-    // SAFETY: by this function's contract.
-    unsafe {
-        (*cq.cast::<Cq>()).ring.wake_waiter();
-        if took { 1 } else { read_slowly::<{ Level::SHARED }>(cq, buf, count, src) }
-    }
-}
-
-/// Makes progress if there is nothing to read, and reads.
-///
-/// # Safety
-/// The queue is open; the buffers are as [`Cq::read_one`] requires. No frame here, nor in the
-/// program's call to it, has anything to clean up.
-#[inline(never)]
-unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> ssize_t {
-    let answer = ffi_guard_nocancel("fi_cq_read", || {
-        // SAFETY: by this function's contract.
-        unsafe {
-            let cq = &*cq.cast::<Cq>();
-            cq.look_for(count);
-            if cq.len() == 0 {
-                return Error::AGAIN.to_ret() as ssize_t;
-            }
-            match cq.read_one::<LEVEL>(buf, count, src) {
-                Look::Took => return 1,
-                Look::Else => {}
-                Look::Wake { took } => {
-                    cq.ring.wake_waiter();
-                    if took {
-                        return 1;
-                    }
-                }
-            }
-            cq.read_all(buf, count, src).into_c()
-        }
-    });
-    // SAFETY: by this function's contract.
-    unsafe { end_if_cancelled_without_entry(cq, answer) };
-    answer
-}
-
-unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> ssize_t {
-    ffi_guard_nocancel("fi_cq_read", || -> ssize_t {
-        // SAFETY: see above.
-        let cq = unsafe { cq.cast::<Cq>().as_ref() };
-        match cq {
-            None => Error::INVAL.to_ret() as ssize_t,
-            Some(_) if count != 0 => Error::NOSYS.to_ret() as ssize_t,
-            Some(cq) => {
-                cq.progress.get().progress();
-                0
-            }
-        }
-    })
-}
-
-/// Function returned by [`SPARES_CALLERS`]: progress, and nothing else of a read.
-unsafe extern "C" fn run_progress(cq: *mut fid_cq) {
-    ffi_guard_nocancel("a turn for another provider", || -> ssize_t {
-        // SAFETY: see above; any holder of this function has the queue open.
-        unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
-        0
-    });
-}
-
-unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {
-    ffi_guard("fi_cq_readerr", || {
-        // SAFETY: see above; the entry is the caller's.
-        unsafe { Cq::from_c(cq)?.read_error(out) }
-    })
-}
-
-unsafe extern "C-unwind" fn sread(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    cond: *const c_void,
-    timeout: c_int,
-) -> ssize_t {
-    // SAFETY: see above.
-    unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout) }
-}
-
-unsafe extern "C-unwind" fn sreadfrom(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-    _cond: *const c_void,
-    timeout: c_int,
-) -> ssize_t {
-    let mut call = Blocking::new(timeout);
-    loop {
-        let answer = ffi_guard("fi_cq_sread", || {
-            // SAFETY: see above; the buffers are the caller's.
-            unsafe { Cq::from_c(cq)?.sread(buf, count, src, &mut call) }
-        });
-        // SAFETY: as in `read`; the queue is not closed while it is read.
-        if !unsafe { call.can_continue() } {
-            return answer;
-        }
-    }
-}
-
-unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
-    ffi_guard("fi_cq_signal", || {
-        // SAFETY: see above.
-        unsafe { Cq::from_c(cq) }?.wait()?.ok_or(Error::NOSYS)?.signal();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn cq_strerror(
-    cq: *mut fid_cq,
-    prov_errno: c_int,
-    _err_data: *const c_void,
-    buf: *mut c_char,
-    len: usize,
-) -> *const c_char {
-    // SAFETY: see above.
-    let cq = unsafe { Cq::from_c(cq) };
-    let own = cq.ok().and_then(|cq| cq.progress.get().error_text(prov_errno));
-    // SAFETY: `buf` is null or has `len` bytes, as the caller says.
-    unsafe {
-        match own {
-            Some(text) if buf.is_null() || len == 0 => text.as_ptr(),
-            Some(text) => copy_text(text.to_bytes(), buf, len),
-            None => error_text(prov_errno, buf, len),
         }
     }
 }

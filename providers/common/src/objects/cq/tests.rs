@@ -1,4 +1,5 @@
 //! Unit tests of `cq`.
+use super::calls::{read, readfrom};
 use super::testing::{domain, queue};
 use super::*;
 
