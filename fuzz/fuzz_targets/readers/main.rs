@@ -9,6 +9,7 @@ mod environment;
 mod stats_page;
 mod link_addr;
 mod local_ring;
+mod rail_frames;
 mod rxd_packet;
 mod rxm_packet;
 mod sealed_datagram;
@@ -24,6 +25,7 @@ fuzz_target!(
         ("stats_page", stats_page::run),
         ("link_addr", link_addr::run),
         ("local_ring", local_ring::run),
+        ("rail_frames", rail_frames::run),
         ("rxd_packet", rxd_packet::run),
         ("rxm_packet", rxm_packet::run),
         ("sealed_datagram", sealed_datagram::run),

@@ -12,9 +12,9 @@ use crate::secret::records::{RECORD_MAX, RecordStream};
 use crate::secret::{PskConfig, SecretKey};
 use crate::settings::StreamSettings;
 use crate::transport::{
-    AuthenticatedLink, ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, Receiving, Sending,
-    Transport, ZeroCopyLink, ZerocopyDone, as_word, forward, from_word, peer_of,
-    receive_each_below, send_each_below,
+    AuthenticatedLink, ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, RailTransport,
+    Receiving, Sending, Transport, ZeroCopyLink, ZerocopyDone, as_word, forward, from_word,
+    peer_of, receive_each_below, send_each_below,
 };
 use core::time::Duration;
 use ofi_provider::addr::Addr;
@@ -563,6 +563,8 @@ impl<N: Transport> Transport for PskTransport<N> {
         receive_each_below(&mut self.net, receives, |link| &link.carrier);
     }
 }
+
+impl<N: Transport> RailTransport for PskTransport<N> {}
 
 impl<N: LinkProvider> LinkProvider for PskTransport<N> {
     const CONTEXTS: bool = N::CONTEXTS;

@@ -7,6 +7,7 @@ use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::has_more_rights;
+use std::net::IpAddr;
 
 /// Smallest FI_*_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied message.
 const MIN_PREFETCH: usize = 2048;
@@ -60,6 +61,8 @@ pub struct StreamSettings {
     pub behind_firewall: bool,
     /// Shared memory between peers of one host ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
     pub local: LocalSettings,
+    /// Links with several sockets.
+    pub rails: RailSettings,
     /// Support for address vectors shared between processes (FI_SHARED_AV). The provider repeats it
     /// in its supported attributes ([`OfferLimits::sharing`](crate::attrs::OfferLimits::sharing)).
     pub sharing: AvSharing,
@@ -76,6 +79,35 @@ pub struct StreamSettings {
     /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is returned when less than this is
     /// left of it, in bytes.
     pub min_multi_recv: usize,
+}
+
+/// Settings of links with several sockets ([`MultiRail`](crate::multi_rail::MultiRail)).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RailSettings {
+    /// Number of sockets of a link.
+    pub streams: usize,
+    /// Local addresses used in turn; without any, the address of the first socket.
+    pub addrs: Vec<IpAddr>,
+    /// Traffic in bytes within `window` nanoseconds before further sockets are connected.
+    pub threshold: u64,
+    /// See `threshold`.
+    pub window: u64,
+    /// Payload of a frame in bytes, if more is to be sent; smaller sends use the first socket.
+    pub segment: usize,
+}
+
+impl Default for RailSettings {
+    fn default() -> Self {
+        let (threshold, window) = (1 << 20, 100_000_000);
+        Self { streams: 1, addrs: Vec::new(), threshold, window, segment: 64 << 10 }
+    }
+}
+
+impl RailSettings {
+    /// Returns the number of sockets of a link: one for each address at least.
+    pub fn count(&self) -> usize {
+        self.streams.max(self.addrs.len())
+    }
 }
 
 /// Settings of shared memory between peers of one host.
@@ -298,6 +330,7 @@ impl Default for StreamSettings {
             threads: true,
             behind_firewall: false,
             local: LocalSettings::default(),
+            rails: RailSettings::default(),
             sharing: AvSharing::Never,
             secret: PskConfig::default(),
             hold_off: 0,

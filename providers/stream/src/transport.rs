@@ -508,8 +508,36 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
     }
 }
 
+/// Transport with possibly several sockets for a link
+/// ([`MultiRail`](crate::multi_rail::MultiRail)). By default a link has one.
+pub trait RailTransport: Transport {
+    /// Returns true if this end of a link exchanges frames, if the other end does as well.
+    fn offers_rails(&self, _link: &Self::Link) -> bool {
+        false
+    }
+
+    /// Has a link exchange frames after [`ByteLink::made`], by agreement of both ends. `connects`:
+    /// this end connects further sockets. Later events of the link carry `token`; it is watched for
+    /// reading.
+    fn start_rails(&self, _link: &Self::Link, _token: u64, _connects: bool) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    /// Returns true if any link exchanges frames.
+    #[inline(always)]
+    fn has_rails(&self) -> bool {
+        false
+    }
+
+    /// Prepares for a thread sleeping on [`Transport::wait_fd`]. Returns false if
+    /// [`Transport::poll`] has events to report.
+    fn prepare_sleep(&self) -> bool {
+        true
+    }
+}
+
 /// Transport of an engine, with links upgradable to shared memory.
-pub trait ShmTransport: Transport<Link: ShmLink + ZeroCopyLink + AuthenticatedLink> {
+pub trait ShmTransport: RailTransport<Link: ShmLink + ZeroCopyLink + AuthenticatedLink> {
     /// Returns true if the other end of an outgoing link may be on this host, and the upgrade would
     /// be accepted if offered ([`ShmTransport::start_shm_upgrade`]).
     fn may_be_local(&self, link: &Self::Link) -> bool;

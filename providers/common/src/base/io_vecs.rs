@@ -140,6 +140,15 @@ impl<'a> GatherList<'a> {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
+    /// Appends `len` bytes of this list, from byte `from` on, to another list. Returns false if that
+    /// list is full.
+    pub fn share<'b>(&self, from: usize, len: usize, out: &mut GatherList<'b>) -> bool
+    where
+        'a: 'b,
+    {
+        self.parts(from, len).all(|(at, len)| out.push(at, len))
+    }
+
     /// Copies bytes of the list from byte `from` on to `dst` and returns the number copied.
     pub fn copy_to(&self, from: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;

@@ -57,6 +57,7 @@ fn read() -> TcpConfig {
         only_known_by: variable(c"peers"),
         behind_firewall: firewall_addr.unwrap_or(false),
         local: LocalSettings::of_params(prov),
+        rails: super::rails::read(prov),
         sharing: current().sharing,
         secret: PskConfig::of_params(prov, true),
         ..StreamSettings::of_params(prov)

@@ -7,6 +7,7 @@
 mod admission;
 mod config;
 pub(crate) mod info;
+mod rails;
 #[allow(unsafe_code)]
 mod ring;
 #[allow(unsafe_code)]
@@ -16,12 +17,13 @@ pub(crate) mod transport;
 
 use crate::plug_in::InetPlugIn;
 use ofi_provider::abi::fi_provider;
+use ofi_stream::multi_rail::MultiRail;
 use ofi_stream::psk_transport::PskTransport;
 use ofi_stream::shm_upgrade::ShmUpgrade;
 use std::ffi::CString;
 
 /// The links of the engine.
-pub(crate) type InetLinks = ShmUpgrade<PskTransport<transport::Sockets>>;
+pub(crate) type InetLinks = ShmUpgrade<MultiRail<PskTransport<transport::Sockets>>>;
 
 /// Declares the parameters under the provider's name, for fi_getparams.
 pub(crate) fn declare() {

@@ -72,6 +72,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 let memory = self.rx.tx.eps[conn.ep].identity.memory;
                 let local = memory && self.rx.tx.io.net.may_be_local(&conn.link);
                 let (acks, outcomes) = (true, true);
+                let rails = self.rx.tx.io.net.offers_rails(&conn.link);
                 let knows = PeerFeatures {
                     atomics: true,
                     multicast,
@@ -79,6 +80,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                     local,
                     outcomes,
                     segments: true,
+                    rails,
                 };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
@@ -205,6 +207,10 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
     fn answered_with(&mut self, id: u32, answer: &CmMessage) {
         let conn = &mut self.rx.tx.io.conns[id];
         (conn.order, conn.knows) = (answer.order, answer.knows);
+        if answer.knows.rails && self.start_rails(id, true).is_err() {
+            return self.rx.fail(id, Error::NOPROTOOPT);
+        }
+        let conn = &mut self.rx.tx.io.conns[id];
         if let Some(offer) = &answer.offer {
             self.rx.tx.io.net.start_shm_upgrade(&conn.link, TOKEN_CONN | u64::from(id), offer);
             self.rx.tx.io.may_go_local();
@@ -353,7 +359,8 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let token = TOKEN_CONN | u64::from(id);
         let offer =
             if wanted { self.rx.tx.io.net.offer_shm_upgrade(&conn.link, token) } else { None };
-        let knows = PeerFeatures { local: offer.is_some(), ..knows };
+        let rails = knows.rails && offer.is_none() && self.start_rails(id, false).is_ok();
+        let knows = PeerFeatures { local: offer.is_some(), rails, ..knows };
         match offer {
             Some(_) => self.rx.tx.io.may_go_local(),
             None if wanted => {}
@@ -366,6 +373,15 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         }
         link.send(&answer)?;
         Ok(())
+    }
+
+    /// Has a connection exchange frames over several sockets from its establishment on.
+    fn start_rails(&self, id: u32, connects: bool) -> Result {
+        let (net, link) = (&self.rx.tx.io.net, &self.rx.tx.io.conns[id].link);
+        if !net.offers_rails(link) {
+            return Err(Error::NOSYS);
+        }
+        net.start_rails(link, TOKEN_CONN | u64::from(id), connects)
     }
 
     /// Logs the reason for staying on the socket, if shared memory were possible but for one of the

@@ -24,8 +24,8 @@ use crate::objects::LinkProvider;
 use crate::secret::PskConfig;
 use crate::transport::{
     AuthenticatedLink, ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkOp, LinkPoller,
-    Receiving, Sending, ShmTransport, Transport, ZeroCopyLink, forward, log_not_in_memory,
-    receive_each_below, send_each_below,
+    RailTransport, Receiving, Sending, ShmTransport, Transport, ZeroCopyLink, forward,
+    log_not_in_memory, receive_each_below, send_each_below,
 };
 use crate::wire::{LocalOffer, OFFER_LEN};
 use core::time::Duration;
@@ -189,9 +189,27 @@ where
     }
 }
 
+impl<N> RailTransport for ShmUpgrade<N>
+where
+    N: RailTransport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
+{
+    fn offers_rails(&self, link: &Self::Link) -> bool {
+        !self.may_be_local(link) && self.net.offers_rails(link.carrier())
+    }
+
+    fn start_rails(&self, link: &Self::Link, token: u64, connects: bool) -> Result {
+        self.net.start_rails(link.carrier(), token, connects)
+    }
+
+    forward! { net:
+        fn has_rails(&self) -> bool;
+        fn prepare_sleep(&self) -> bool;
+    }
+}
+
 impl<N> ShmTransport for ShmUpgrade<N>
 where
-    N: Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
+    N: RailTransport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
     fn may_be_local(&self, link: &Self::Link) -> bool {
         // Calls for several links exclude shared memory.
@@ -236,7 +254,7 @@ where
 
     #[inline(always)]
     fn has_local(&self) -> bool {
-        self.known().is_some()
+        self.known().is_some() || self.has_rails()
     }
 
     fn is_due(&self) -> bool {
@@ -244,7 +262,7 @@ where
     }
 
     fn rest(&self) -> bool {
-        self.known().is_none_or(HostPeers::rest)
+        self.prepare_sleep() && self.known().is_none_or(HostPeers::rest)
     }
 
     fn wake(&self) {

@@ -58,6 +58,10 @@ const KNOWS_OUTCOMES: u8 = 32;
 /// The sender accepts headers with more than [`USUAL_SEGMENTS`] segments.
 const KNOWS_SEGMENTS: u8 = 64;
 
+/// In a request: the sender can exchange frames over several sockets. In an answer: the sender
+/// exchanges frames from now on ([`MultiRail`](crate::multi_rail::MultiRail)).
+const KNOWS_RAILS: u8 = 128;
+
 /// Offset of the contexts in a [`CmType::ContextRequest`] and its response, in network order: the
 /// connecting peer's transmit context, then the accepting endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -104,6 +108,8 @@ pub struct PeerFeatures {
     /// The sender accepts headers with up to [`MAX_SEGMENTS`] segments of its memory. Others accept
     /// [`USUAL_SEGMENTS`], and close a connection with more.
     pub segments: bool,
+    /// The sender exchanges frames, possibly over several sockets, after the response.
+    pub rails: bool,
 }
 
 impl PeerFeatures {
@@ -115,6 +121,7 @@ impl PeerFeatures {
             | bit(self.local, KNOWS_LOCAL)
             | bit(self.outcomes, KNOWS_OUTCOMES)
             | bit(self.segments, KNOWS_SEGMENTS)
+            | bit(self.rails, KNOWS_RAILS)
     }
 }
 
@@ -253,6 +260,7 @@ impl CmMessage {
             local: has_bit(KNOWS_LOCAL) && order == ByteOrder::Native,
             outcomes: has_bit(KNOWS_OUTCOMES),
             segments: has_bit(KNOWS_SEGMENTS),
+            rails: has_bit(KNOWS_RAILS),
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if has_bit(NAMES_CONTEXTS) && kind != CmType::Request => {

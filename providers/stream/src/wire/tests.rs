@@ -6,6 +6,7 @@ use ofi_provider::atomic::AtomicKind;
 use ofi_provider::contexts::Contexts;
 
 const NOTHING: PeerFeatures = PeerFeatures {
+    rails: false,
     atomics: false,
     multicast: false,
     acks: false,

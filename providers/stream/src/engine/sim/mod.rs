@@ -16,10 +16,11 @@ use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::handshake::Handshake;
 use super::{StreamEngine, StreamRequest, StreamState};
+use crate::multi_rail::{MultiRail, RailLink};
 use crate::objects::StreamEndpointExt;
 use crate::psk_transport::{PskLink, PskTransport};
 use crate::secret::PskConfig;
-use crate::settings::{LocalSettings, StreamSettings};
+use crate::settings::{LocalSettings, RailSettings, StreamSettings};
 use crate::shm_upgrade::{ShmUpgrade, UpgradableLink};
 use crate::transport::{ByteLink, FlushTarget};
 use ofi_provider::abi::{
@@ -39,14 +40,14 @@ use std::time::Instant;
 
 /// Transport of an engine in the simulator: authenticated links upgraded to shared memory, like
 /// those of providers.
-pub type SimNet = ShmUpgrade<PskTransport<Rings>>;
+pub type SimNet = ShmUpgrade<MultiRail<PskTransport<Rings>>>;
 
 /// Link of the simulator.
-pub type SimLink = UpgradableLink<PskLink<RingCursor>>;
+pub type SimLink = UpgradableLink<RailLink<PskLink<RingCursor>>>;
 
 impl From<Rings> for SimNet {
     fn from(rings: Rings) -> Self {
-        Self::new(PskTransport::new(rings))
+        Self::new(MultiRail::new(PskTransport::new(rings)))
     }
 }
 
@@ -323,6 +324,16 @@ fn ways() -> [LocalSettings; 7] {
     ]
 }
 
+/// Returns the settings of sockets per link, selected by seeds: one, or several from the first byte on
+/// or after some traffic.
+fn rails() -> [RailSettings; 3] {
+    let usual = RailSettings::default();
+    let several = RailSettings { streams: 4, threshold: 0, segment: 200, ..usual.clone() };
+    let (threshold, window) = (3000, u64::MAX);
+    let later = RailSettings { streams: 2, threshold, window, segment: 1500, ..usual.clone() };
+    [usual, several, later]
+}
+
 /// Returns the parameters selected by seeds: for peers without a pre-shared key, for authenticated
 /// peers, and for peers with encryption as well.
 fn choices() -> &'static [Vec<StreamSettings>; 3] {
@@ -359,8 +370,10 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
         [PskConfig::default(), proven(false), proven(true)].map(|secret| {
             let all =
                 ways().into_iter().flat_map(|local| usual.iter().map(move |usual| (local, usual)));
-            all.map(|(local, usual)| StreamSettings {
+            let all = all.flat_map(|one| rails().map(|rails| (one, rails)));
+            all.map(|((local, usual), rails)| StreamSettings {
                 local,
+                rails,
                 secret: secret.clone(),
                 ..usual.clone()
             })
@@ -517,7 +530,7 @@ mod tests {
         for (fault, messages) in [
             (InjectedFault::LostCompletion, &["never completes", "before its fence"][..]),
             (InjectedFault::SecondCompletion, &["completes twice"]),
-            (InjectedFault::SwappedMatch, &["got message", "passed over"]),
+            (InjectedFault::SwappedMatch, &["got message", "passed over", "of one source only"]),
             (InjectedFault::LeakedPeer, &["leaks"]),
             (InjectedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (InjectedFault::WrongByte, &["the bytes of message"]),

@@ -129,7 +129,7 @@ struct EngineWatch {
 #[derive(Debug)]
 pub struct StreamWorld {
     start: Instant,
-    pub(super) nanos: u64,
+    pub(crate) nanos: u64,
     pub(super) random: SimRandom,
     /// Events are reported at once.
     pub(super) prompt: bool,
@@ -161,8 +161,14 @@ impl StreamWorld {
         }))
     }
 
+    /// Returns the addresses of all listeners.
+    #[cfg(test)]
+    pub(crate) fn listener_addrs(&self) -> Vec<Addr> {
+        self.listeners.iter().flatten().map(|listener| listener.at.clone()).collect()
+    }
+
     /// Returns the number of links with an open end, and the number of listeners.
-    pub(super) fn left(&self) -> (usize, usize) {
+    pub(crate) fn left(&self) -> (usize, usize) {
         (self.pipes.iter().flatten().count(), self.listeners.iter().flatten().count())
     }
 
@@ -730,7 +736,7 @@ std::thread_local! {
 }
 
 /// Has the thread's engines use these settings in place of the usual ones.
-pub(super) fn choose(settings: Option<&'static StreamSettings>) {
+pub(crate) fn choose(settings: Option<&'static StreamSettings>) {
     CHOSEN.set(settings);
 }
 

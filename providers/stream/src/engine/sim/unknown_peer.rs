@@ -22,6 +22,7 @@ pub(super) fn first_sent(random: &mut SimRandom) -> Vec<u8> {
         local: bit(random),
         outcomes: bit(random),
         segments: bit(random),
+        rails: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {

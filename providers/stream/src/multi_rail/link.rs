@@ -1,0 +1,332 @@
+//! Link with possibly several sockets.
+use super::events::{HubRequest, HubShared, LinkShared, WantedEvents};
+use super::rails::{RailRequest, RailSet, offer_request};
+use crate::secret::PskConfig;
+use crate::settings::{RailSettings, StreamSettings};
+use crate::transport::{AuthenticatedLink, ByteLink, ZeroCopyLink, ZerocopyDone, forward};
+use ofi_provider::addr::Addr;
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::provider::Provider;
+use ofi_provider::slab::NONE;
+use ofi_provider::sys::generation;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Identifier of a link or listener within a [`MultiRail`](super::MultiRail).
+#[derive(Clone, Copy, Debug)]
+pub struct RailId<I> {
+    pub(super) first: I,
+    pub(super) number: u32,
+}
+
+/// Link with possibly several sockets.
+///
+/// Until both ends have agreed on frames ([`ByteLink::made`]), and in links without such an
+/// agreement, it is its first socket.
+#[derive(Debug)]
+pub struct RailLink<L: ByteLink> {
+    first: L,
+    /// The stream consists of frames.
+    is_framed: Cell<bool>,
+    framed: OnceCell<Box<FramedLink<L>>>,
+    /// Pre-shared key of the endpoint's own.
+    own: Option<Box<PskConfig>>,
+}
+
+/// State of a link with frames.
+#[derive(Debug)]
+pub(super) struct FramedLink<L> {
+    /// Number of the link within its transport.
+    number: u32,
+    generation: u32,
+    shared: Arc<LinkShared<L>>,
+    hub: Arc<HubShared>,
+    rails: RefCell<RailSet<L>>,
+    /// This end connects further sockets.
+    connects: bool,
+    request: Cell<RequestState>,
+}
+
+/// Progress of the connecting end towards further sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RequestState {
+    /// No request yet, with little traffic: the traffic and the time
+    /// at the start of the measurement.
+    Idle { traffic: u64, since: u64 },
+    /// A request was sent, or the peer connects.
+    Done,
+}
+
+impl<L: ByteLink> FramedLink<L> {
+    pub(super) fn new(
+        number: u32,
+        shared: Arc<LinkShared<L>>,
+        hub: Arc<HubShared>,
+        connects: bool,
+    ) -> Self {
+        let since = hub.now();
+        Self {
+            number,
+            generation: generation(),
+            shared,
+            hub,
+            rails: RefCell::new(RailSet::new(L::settings().rails.segment)),
+            connects,
+            request: Cell::new(if connects {
+                RequestState::Idle { traffic: 0, since }
+            } else {
+                RequestState::Done
+            }),
+        }
+    }
+
+    /// Requests further sockets of the peer after sufficient traffic.
+    fn request_offer(&self, rails: &mut RailSet<L>) {
+        let RequestState::Idle { traffic, since } = self.request.get() else { return };
+        let settings: &RailSettings = &L::settings().rails;
+        if rails.traffic() - traffic < settings.threshold {
+            return;
+        }
+        let now = self.hub.now();
+        if now.saturating_sub(since) > settings.window && settings.threshold > 0 {
+            self.request.set(RequestState::Idle { traffic: rails.traffic(), since: now });
+            return;
+        }
+        self.request.set(RequestState::Done);
+        rails.push_control(&offer_request());
+    }
+
+    /// Handles the events from the transport.
+    fn take_events(&self, rails: &mut RailSet<L>) {
+        rails.set_readable(self.shared.take_readable());
+        let (joined, outbox) = self.shared.take();
+        joined.into_iter().for_each(|link| rails.add(link, self.connects));
+        outbox.iter().for_each(|frame| rails.push_control(frame));
+    }
+
+    /// Passes requests of the peer and the wanted events to the transport.
+    fn publish(&self, rails: &mut RailSet<L>) {
+        let request = match rails.take_request() {
+            Some(RailRequest::OfferRequest) => Some(HubRequest::Offer),
+            Some(RailRequest::Offer(offer)) if self.request.get() == RequestState::Done => {
+                Some(HubRequest::Dial(offer))
+            }
+            // An offer without a request has no effect.
+            Some(RailRequest::Offer(_)) | None => None,
+        };
+        if let Some(request) = request {
+            self.hub.push(self.number, request);
+        }
+        let mut wanted = WantedEvents::new(rails.early(), rails.full());
+        wanted.set_control(rails.has_control());
+        wanted.set_staged(rails.has_staged());
+        if self.shared.set_wanted(wanted) {
+            self.hub.push(self.number, HubRequest::Rewatch);
+        }
+    }
+
+    fn with_rails<R>(
+        &self,
+        first: &L,
+        work: impl FnOnce(&mut RailSet<L>) -> Result<R>,
+    ) -> Result<R> {
+        if self.generation != generation() {
+            return Err(Error::OTHER);
+        }
+        let rails = &mut *self.rails.borrow_mut();
+        self.take_events(rails);
+        let result = work(rails);
+        self.request_offer(rails);
+        if rails.has_control() {
+            // An error is returned again by the next send.
+            let _ = rails.flush_control(first);
+        }
+        self.publish(rails);
+        result
+    }
+}
+
+impl<L: ByteLink> RailLink<L> {
+    pub(super) fn new(first: L, own: Option<&PskConfig>) -> Self {
+        let own = own.cloned().map(Box::new);
+        Self { first, is_framed: Cell::new(false), framed: OnceCell::new(), own }
+    }
+
+    /// Returns the first socket.
+    pub(super) fn first(&self) -> &L {
+        &self.first
+    }
+
+    /// Returns the pre-shared key of the endpoint's own.
+    pub(super) fn own(&self) -> Option<&PskConfig> {
+        self.own.as_deref()
+    }
+
+    /// Starts frames with [`ByteLink::made`].
+    pub(super) fn set_framed(&self, framed: FramedLink<L>) {
+        let _ = self.framed.set(Box::new(framed));
+    }
+
+    /// Returns the state of a link with frames.
+    #[inline(always)]
+    fn framed(&self) -> Option<&FramedLink<L>> {
+        if self.is_framed.get() { self.framed.get().map(|framed| &**framed) } else { None }
+    }
+
+    #[inline(never)]
+    fn recv_list_framed(
+        &self,
+        framed: &FramedLink<L>,
+        list: &mut ScatterList<'_>,
+    ) -> Result<usize> {
+        list.fill(|buf| self.recv_framed(framed, buf))
+    }
+
+    #[inline(never)]
+    fn recv_framed(&self, framed: &FramedLink<L>, dst: &mut [u8]) -> Result<usize> {
+        framed.with_rails(&self.first, |rails| rails.recv(&self.first, dst))
+    }
+
+    // A list would enlarge the stack frames of all callers.
+    #[inline(never)]
+    fn send_bytes_framed(&self, framed: &FramedLink<L>, bytes: &[u8]) -> Result<usize> {
+        let mut list = GatherList::default();
+        list.push_bytes(bytes);
+        self.send_framed(framed, &list)
+    }
+
+    #[inline(never)]
+    fn send_framed(&self, framed: &FramedLink<L>, list: &GatherList<'_>) -> Result<usize> {
+        framed.with_rails(&self.first, |rails| rails.send(&self.first, list, framed.hub.now()))
+    }
+
+    fn for_others(&self, each: impl FnMut(&L)) {
+        if let Some(framed) = self.framed() {
+            framed.rails.borrow().for_others(each);
+        }
+    }
+}
+
+impl<L: ByteLink> Drop for RailLink<L> {
+    fn drop(&mut self) {
+        if let Some(framed) = self.framed.get() {
+            framed.hub.push(framed.number, HubRequest::Forget);
+        }
+    }
+}
+
+impl<L: ByteLink> ByteLink for RailLink<L> {
+    type Id = RailId<L::Id>;
+
+    fn provider() -> &'static Provider {
+        L::provider()
+    }
+
+    #[inline(always)]
+    fn settings() -> &'static StreamSettings {
+        L::settings()
+    }
+
+    #[inline(always)]
+    fn id(&self) -> RailId<L::Id> {
+        let number = self.framed.get().map_or(NONE, |framed| framed.number);
+        RailId { first: self.first.id(), number }
+    }
+
+    #[inline(always)]
+    fn recv(&self, buf: &mut [u8]) -> Result<usize> {
+        match self.framed() {
+            None => self.first.recv(buf),
+            Some(framed) => self.recv_framed(framed, buf),
+        }
+    }
+
+    #[inline(always)]
+    fn send(&self, bytes: &[u8]) -> Result<usize> {
+        match self.framed() {
+            None => self.first.send(bytes),
+            Some(framed) => self.send_bytes_framed(framed, bytes),
+        }
+    }
+
+    #[inline(always)]
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        match self.framed() {
+            None => self.first.recv_list(list),
+            Some(framed) => self.recv_list_framed(framed, list),
+        }
+    }
+
+    #[inline(always)]
+    fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
+        match self.framed() {
+            None => self.first.send_list(list, way),
+            Some(framed) => self.send_framed(framed, list),
+        }
+    }
+
+    forward! { first:
+        fn take_error(&self) -> Result;
+        fn local_addr(&self) -> Result<Addr>;
+        fn peer_addr(&self) -> Result<Addr>;
+        fn is_on_this_host(&self) -> bool;
+        fn fd(&self) -> Result<RawFd>;
+        fn waits(&self);
+        fn has_ended(&self) -> bool;
+    }
+
+    fn made(&self) {
+        self.first.made();
+        self.is_framed.set(self.framed.get().is_some());
+    }
+
+    fn unacknowledged(&self) -> usize {
+        match self.framed() {
+            None => self.first.unacknowledged(),
+            Some(framed) => framed.rails.borrow().unacknowledged(&self.first),
+        }
+    }
+
+    fn probe(&self) {
+        self.first.probe();
+        self.for_others(L::probe);
+    }
+
+    fn shutdown(&self) {
+        self.first.shutdown();
+        self.for_others(L::shutdown);
+    }
+
+    fn end_sending(&self) {
+        self.first.end_sending();
+        self.for_others(L::end_sending);
+    }
+
+    fn reset_when_closed(&self) {
+        self.first.reset_when_closed();
+        self.for_others(L::reset_when_closed);
+    }
+}
+
+impl<L: AuthenticatedLink> AuthenticatedLink for RailLink<L> {
+    fn secrecy(&self) -> [bool; 2] {
+        self.first.secrecy()
+    }
+
+    fn has_half_sent(&self) -> bool {
+        self.framed().is_none() && self.first.has_half_sent()
+    }
+}
+
+impl<L: ZeroCopyLink> ZeroCopyLink for RailLink<L> {
+    fn set_zerocopy(&self) -> Result {
+        // Frames would have to be stored until the kernel has released them.
+        if self.framed.get().is_some() { Err(Error::NOSYS) } else { self.first.set_zerocopy() }
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        self.first.zerocopy_done()
+    }
+}

@@ -1,0 +1,269 @@
+//! Links with several sockets.
+//!
+//! [`MultiRail`] is a [`Transport`] over another one. Its links begin with one socket. If both ends
+//! are configured for it, they agree during the connection handshake to exchange frames
+//! ([`frame`]): then the byte stream is divided into data frames, each with its offset in the
+//! stream, and any socket may carry any frame.
+//!
+//! After sufficient traffic the connecting end requests addresses and a token, connects further
+//! sockets, and begins each with a join request containing the token. Small sends stay on the first
+//! socket, large ones are divided ([`rails`]). The receiver reads frames in the order of their
+//! offsets; an early frame waits in the kernel's buffer of its socket.
+//!
+//! Peers without this feature, and links without an agreement, see no difference.
+mod events;
+pub mod frame;
+mod hub;
+mod link;
+mod rails;
+mod reader;
+mod routes;
+mod writer;
+
+pub use link::{RailId, RailLink};
+
+use crate::objects::LinkProvider;
+use crate::secret::PskConfig;
+use crate::settings::RailSettings;
+use crate::transport::{
+    ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkListener, LinkOp, LinkPoller,
+    RailTransport, Receiving, Sending, Transport, forward, receive_each_below, send_each_below,
+};
+use core::time::Duration;
+use hub::RailHub;
+use ofi_provider::addr::Addr;
+use ofi_provider::buf::SegmentLimit;
+use ofi_provider::error::Result;
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
+use ofi_provider::slab::NONE;
+use ofi_provider::sys::{Interest, PollEvent};
+use std::cell::OnceCell;
+use std::os::fd::RawFd;
+use std::sync::Weak;
+use std::time::Instant;
+
+/// Identifier of links in the poller of the lower transport.
+type CarrierId<N> = <<N as Transport>::Link as ByteLink>::Id;
+
+/// Listener of links with possibly several sockets.
+#[derive(Debug)]
+pub struct FirstListener<S> {
+    listener: S,
+    own: Option<PskConfig>,
+}
+
+impl<S: LinkListener> LinkListener for FirstListener<S> {
+    type Link = RailLink<S::Link>;
+
+    fn id(&self) -> RailId<<S::Link as ByteLink>::Id> {
+        RailId { first: self.listener.id(), number: NONE }
+    }
+
+    fn listen(&self, backlog: i32) -> Result {
+        self.listener.listen(backlog)
+    }
+
+    fn accept(&self) -> Result<(Self::Link, Addr)> {
+        let (link, from) = self.listener.accept()?;
+        Ok((RailLink::new(link, self.own.as_ref()), from))
+    }
+}
+
+/// Transport over another one, with several sockets for a link.
+#[derive(Debug)]
+pub struct MultiRail<N: Transport> {
+    net: N,
+    hub: OnceCell<Box<RailHub<N>>>,
+}
+
+impl<N: Transport> MultiRail<N> {
+    /// Creates a transport over another one.
+    pub fn new(net: N) -> Self {
+        Self { net, hub: OnceCell::new() }
+    }
+
+    fn settings() -> &'static RailSettings {
+        &N::Link::settings().rails
+    }
+}
+
+impl<N: Transport> Drop for MultiRail<N> {
+    fn drop(&mut self) {
+        if let Some(hub) = self.hub.get() {
+            hub.close(&self.net);
+        }
+    }
+}
+
+impl<N: Transport> LinkPoller<RailId<CarrierId<N>>> for MultiRail<N> {
+    fn add(&self, id: RailId<CarrierId<N>>, token: u64, interest: Interest) -> Result {
+        match self.hub.get() {
+            Some(hub) if hub.watch(&self.net, id.number, Some((token, interest))) => Ok(()),
+            _ => self.net.poller().add(id.first, token, interest),
+        }
+    }
+
+    fn modify(&self, id: RailId<CarrierId<N>>, token: u64, interest: Interest) -> Result {
+        match self.hub.get() {
+            Some(hub) if hub.watch(&self.net, id.number, Some((token, interest))) => Ok(()),
+            _ => self.net.poller().modify(id.first, token, interest),
+        }
+    }
+
+    fn remove(&self, id: RailId<CarrierId<N>>) {
+        match self.hub.get() {
+            Some(hub) if hub.watch(&self.net, id.number, None) => {}
+            _ => self.net.poller().remove(id.first),
+        }
+    }
+}
+
+impl<N: Transport<Poller: CarrierPoller<CarrierId<N>>>> CarrierPoller<RailId<CarrierId<N>>>
+    for MultiRail<N>
+{
+    fn modify_to_end(&self, id: RailId<CarrierId<N>>, token: u64) -> Result {
+        self.net.poller().modify_to_end(id.first, token)
+    }
+
+    fn add_fd(&self, fd: RawFd, token: u64) -> Result {
+        self.net.poller().add_fd(fd, token)
+    }
+
+    fn add_wakeup(&self, fd: RawFd, token: u64) -> Result {
+        self.net.poller().add_wakeup(fd, token)
+    }
+
+    fn remove_fd(&self, fd: RawFd) {
+        self.net.poller().remove_fd(fd);
+    }
+}
+
+impl<N: Transport> LinkClock for MultiRail<N> {
+    forward! { net:
+        fn now(&self) -> Instant;
+        fn nanos(&self) -> u64;
+    }
+}
+
+impl<N: Transport> Transport for MultiRail<N> {
+    type Link = RailLink<N::Link>;
+    type Listener = FirstListener<N::Listener>;
+    type Poller = Self;
+    type Flusher = N::Flusher;
+
+    #[inline(always)]
+    fn poller(&self) -> &Self {
+        self
+    }
+
+    #[inline(always)]
+    fn poll(&self, events: &mut Vec<PollEvent>) {
+        let start = events.len();
+        self.net.poll(events);
+        if let Some(hub) = self.hub.get() {
+            hub.poll(&self.net, events, start);
+        }
+    }
+
+    forward! { net:
+        fn wait_fd(&self) -> RawFd;
+        fn set_timer(&self, delay: Duration);
+        fn clear_timer(&self);
+        fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher>;
+        fn process(&self) -> u32;
+        fn is_ring(&self) -> bool;
+    }
+
+    fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
+        self.dial_as(None, local, keep_port, to)
+    }
+
+    fn dial_as(
+        &self,
+        own: Option<&PskConfig>,
+        local: &Addr,
+        keep_port: bool,
+        to: &Addr,
+    ) -> Result<Self::Link> {
+        Ok(RailLink::new(self.net.dial_as(own, local, keep_port, to)?, own))
+    }
+
+    fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)> {
+        self.bind_as(None, at)
+    }
+
+    fn bind_as(&self, own: Option<&PskConfig>, at: &Addr) -> Result<(Self::Listener, Addr)> {
+        let (listener, at) = self.net.bind_as(own, at)?;
+        Ok((FirstListener { listener, own: own.cloned() }, at))
+    }
+
+    #[inline(always)]
+    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
+        if self.is_ring() { self.net.transfer(link.first(), op) } else { op.on(link) }
+    }
+
+    // With calls for several links no link has frames ([`RailTransport::offers_rails`]).
+    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
+        send_each_below(&mut self.net, sends, RailLink::first);
+    }
+
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
+        receive_each_below(&mut self.net, receives, RailLink::first);
+    }
+}
+
+impl<N: Transport> RailTransport for MultiRail<N> {
+    fn offers_rails(&self, _link: &Self::Link) -> bool {
+        Self::settings().count() > 1 && !self.is_ring()
+    }
+
+    fn start_rails(&self, link: &Self::Link, token: u64, connects: bool) -> Result {
+        let hub = self.hub.get_or_init(Box::default);
+        hub.add(&self.net, link, token, connects)
+    }
+
+    #[inline(always)]
+    fn has_rails(&self) -> bool {
+        self.hub.get().is_some()
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        self.hub.get().is_none_or(|hub| hub.rest(&self.net))
+    }
+}
+
+impl<N: LinkProvider> LinkProvider for MultiRail<N> {
+    const CONTEXTS: bool = N::CONTEXTS;
+
+    forward! { N:
+        fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
+        fn offers() -> Result<Vec<ProviderOffer>>;
+        fn segments() -> SegmentLimit;
+        fn region_segments() -> usize;
+        fn address(info: InfoRef<'_>) -> Result<Addr>;
+        fn own_secret(key: &[u8]) -> Result<PskConfig>;
+    }
+
+    fn open() -> Result<Self> {
+        N::open().map(Self::new)
+    }
+
+    fn open_passive() -> Result<Self> {
+        N::open_passive().map(Self::new)
+    }
+
+    fn open_with(secret: &PskConfig) -> Result<Self> {
+        N::open_with(secret).map(Self::new)
+    }
+
+    fn open_passive_with(secret: &PskConfig) -> Result<Self> {
+        N::open_passive_with(secret).map(Self::new)
+    }
+
+    fn is_for(link: &Self::Link, own: Option<&PskConfig>) -> bool {
+        N::is_for(link.first(), own)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Reader of the frames of one socket.
+use super::frame::{CONTROL_MAX, FRAME_LEN, FrameHeader, FrameType};
+use crate::transport::ByteLink;
+use ofi_provider::buf::ScatterList;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::malformed::Parsed;
+
+/// Bytes read ahead. Frames smaller than this are received together with one call.
+const STAGE: usize = 8 << 10;
+
+/// Minimum payload of large frames in bytes: only one header is read ahead after them.
+const LARGE: usize = 16 << 10;
+
+const _: () = assert!(STAGE >= FRAME_LEN + CONTROL_MAX);
+
+/// Next frame of a socket.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum NextFrame {
+    /// A data frame with unread payload, at this offset of the stream.
+    Data(u64),
+    /// A control frame, with its payload.
+    Control(FrameType, Vec<u8>),
+    /// The header, or the payload of a control frame, has not arrived yet.
+    Incomplete,
+}
+
+/// Reader of the frames of one socket.
+#[derive(Debug, Default)]
+pub(super) struct FrameReader {
+    stage: Box<[u8]>,
+    /// Bytes of `stage` received and not processed.
+    start: usize,
+    end: usize,
+    /// The frame of the following payload, and the offset of its first unread byte.
+    frame: Option<(FrameHeader, u64)>,
+    /// The last data frame was large.
+    is_large: bool,
+    has_ended: bool,
+}
+
+impl FrameReader {
+    /// Returns true if the socket carries large frames.
+    pub(super) fn is_large(&self) -> bool {
+        self.is_large
+    }
+
+    /// Returns true if the peer has ended the socket, and all frames are read.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Returns true if the last frame is read to its end, and the next header is not processed.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.frame.is_none()
+    }
+
+    /// Returns true if bytes read ahead may continue the stream at this offset.
+    pub(super) fn has_staged(&self, offset: u64) -> bool {
+        let staged = self.end - self.start;
+        match self.frame {
+            Some((header, at)) => header.kind == FrameType::Data && at == offset && staged > 0,
+            None => staged >= FRAME_LEN,
+        }
+    }
+
+    /// Returns the next frame, as far as it is read ahead.
+    pub(super) fn next(&mut self) -> Parsed<NextFrame> {
+        if self.frame.is_none() {
+            let Some(bytes) = self.stage[self.start..self.end].first_chunk() else {
+                return Ok(NextFrame::Incomplete);
+            };
+            let header = FrameHeader::parse(bytes)?;
+            self.start += FRAME_LEN;
+            self.frame = Some((header, header.offset));
+        }
+        let Some((header, at)) = self.frame else { return Ok(NextFrame::Incomplete) };
+        if header.kind == FrameType::Data {
+            return Ok(NextFrame::Data(at));
+        }
+        let Some(payload) = self.stage[self.start..self.end].get(..header.len) else {
+            return Ok(NextFrame::Incomplete);
+        };
+        let payload = payload.to_vec();
+        self.start += header.len;
+        self.frame = None;
+        Ok(NextFrame::Control(header.kind, payload))
+    }
+
+    /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
+    pub(super) fn read_ahead(&mut self, link: &impl ByteLink) -> Result<bool> {
+        if self.stage.is_empty() {
+            self.stage = ofi_provider::buf::zeroed(STAGE)?;
+        }
+        self.stage.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let most = if self.is_large && self.frame.is_none() { FRAME_LEN } else { STAGE };
+        if self.has_ended || self.end >= most {
+            return Ok(false);
+        }
+        match link.recv(&mut self.stage[self.end..most]) {
+            Ok(0) if self.end > 0 || self.frame.is_some() => Err(Error::CONNRESET),
+            Ok(0) => {
+                self.has_ended = true;
+                Ok(false)
+            }
+            Ok(n) => {
+                self.end += n;
+                Ok(true)
+            }
+            Err(Error::AGAIN | Error::INTR) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives payload of the current data frame: from the bytes read ahead, else from the
+    /// socket. Returns the number of bytes; 0 if nothing has arrived.
+    pub(super) fn receive(&mut self, link: &impl ByteLink, dst: &mut [u8]) -> Result<usize> {
+        let Some((header, at)) = self.frame else { return Ok(0) };
+        let left = (header.offset + header.len as u64 - at) as usize;
+        let most = left.min(dst.len());
+        let staged = self.end - self.start;
+        let n = if staged > 0 {
+            let n = most.min(staged);
+            dst[..n].copy_from_slice(&self.stage[self.start..self.start + n]);
+            self.start += n;
+            n
+        } else {
+            self.receive_directly(link, &mut dst[..most], most == left, header.len)?
+        };
+        if n == left {
+            self.frame = None;
+            self.is_large = header.len >= LARGE;
+        } else {
+            self.frame = Some((header, at + n as u64));
+        }
+        Ok(n)
+    }
+
+    /// Receives payload from the socket; with `to_end`, the following frames as well as far as
+    /// they are read ahead.
+    fn receive_directly(
+        &mut self,
+        link: &impl ByteLink,
+        dst: &mut [u8],
+        to_end: bool,
+        len: usize,
+    ) -> Result<usize> {
+        (self.start, self.end) = (0, 0);
+        let most = dst.len();
+        let ahead = match to_end {
+            true if len >= LARGE => FRAME_LEN,
+            true => STAGE,
+            false => 0,
+        };
+        let mut list = ScatterList::default();
+        let _ = list.push_buf(dst) && list.push_buf(&mut self.stage[..ahead]);
+        match link.recv_list(&mut list) {
+            Ok(0) => Err(Error::CONNRESET),
+            Ok(n) => {
+                self.end = n.saturating_sub(most);
+                Ok(n.min(most))
+            }
+            Err(Error::AGAIN | Error::INTR) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}

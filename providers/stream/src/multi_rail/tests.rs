@@ -1,0 +1,267 @@
+//! Unit tests of `multi_rail`, over links in memory.
+use super::frame::{FrameHeader, FrameType, JoinRequest};
+use super::*;
+use crate::engine::sim::rings::choose;
+use crate::engine::sim::{RingCursor, Rings, SimRandom, StreamWorld};
+use crate::settings::StreamSettings;
+use ofi_provider::buf::{CopyMode, GatherList};
+use ofi_provider::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+/// Sockets of each link.
+const STREAMS: usize = 4;
+
+/// Payload of each frame in bytes.
+const SEGMENT: usize = 100;
+
+static SEVERAL: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+    rails: RailSettings { streams: STREAMS, threshold: 0, segment: SEGMENT, ..Default::default() },
+    ..StreamSettings::default()
+});
+
+type Net = MultiRail<Rings>;
+type Link = RailLink<RingCursor>;
+
+/// Two transports, with a link between them.
+struct Pair {
+    world: Arc<Mutex<StreamWorld>>,
+    server: Net,
+    client: Net,
+    dialed: Link,
+    accepted: Link,
+    random: SimRandom,
+    sent: usize,
+    received: usize,
+}
+
+fn byte(at: usize) -> u8 {
+    (at * 31 + at / 251) as u8
+}
+
+fn any() -> Addr {
+    Addr::from(SocketAddr::from(([10, 9, 0, 1], 0)))
+}
+
+impl Pair {
+    /// Connects two transports; with `framed`, their link exchanges frames.
+    fn new(seed: u64) -> Self {
+        choose(Some(&SEVERAL));
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(seed));
+        let [server, client] = [(); 2].map(|()| Net::new(Rings::new(&world, false)));
+        let (listener, at) = server.bind(&any()).unwrap();
+        let dialed = client.dial(&any(), false, &at).unwrap();
+        while world.lock().unwrap().something_arrives(true) {}
+        let (accepted, _) = listener.accept().unwrap();
+        client.poller().add(dialed.id(), 1, Interest::READ).unwrap();
+        server.poller().add(accepted.id(), 2, Interest::READ).unwrap();
+        client.start_rails(&dialed, 1, true).unwrap();
+        server.start_rails(&accepted, 2, false).unwrap();
+        dialed.made();
+        accepted.made();
+        let random = SimRandom::new(seed + 1);
+        Self { world, server, client, dialed, accepted, random, sent: 0, received: 0 }
+    }
+
+    fn world(&self) -> MutexGuard<'_, StreamWorld> {
+        self.world.lock().unwrap()
+    }
+
+    /// Sends some of the numbered bytes, in one way or another.
+    fn send(&mut self) {
+        let len = 1 + self.random.below(1000);
+        let bytes: Vec<u8> = (self.sent..self.sent + len).map(byte).collect();
+        let (head, tail) = bytes.split_at(self.random.below(len));
+        let mut list = GatherList::default();
+        assert!(list.push_bytes(head) && list.push_bytes(tail));
+        let sent = match self.random.below(2) {
+            0 => self.dialed.send(&bytes),
+            _ => self.dialed.send_list(&mut list, CopyMode::Copied),
+        };
+        match sent {
+            Ok(n) => self.sent += n,
+            Err(error) => assert_eq!(error, Error::AGAIN),
+        }
+    }
+
+    /// Receives bytes, and checks them.
+    fn receive(&mut self) {
+        let mut buf = vec![0; 1 + self.random.below(700)];
+        match self.accepted.recv(&mut buf) {
+            Ok(n) => {
+                assert!(n > 0, "the stream has not ended");
+                let expected: Vec<u8> = (self.received..self.received + n).map(byte).collect();
+                assert_eq!(buf[..n], expected, "from byte {}", self.received);
+                self.received += n;
+            }
+            Err(error) => assert_eq!(error, Error::AGAIN),
+        }
+        assert_eq!(self.dialed.recv(&mut buf), Err(Error::AGAIN));
+    }
+
+    /// Runs both ends for some time; with `sends`, more is sent.
+    fn run(&mut self, rounds: usize, sends: bool) {
+        for _ in 0..rounds {
+            if sends && self.random.one_in(2) {
+                self.send();
+            }
+            let all = !sends;
+            self.world().something_arrives(all);
+            if self.random.one_in(2) {
+                self.client.poll(&mut Vec::new());
+                self.server.poll(&mut Vec::new());
+            }
+            self.receive();
+        }
+    }
+
+    /// Sends until all sockets are connected.
+    fn connect_all(&mut self) {
+        for _ in 0..1000 {
+            if self.world().left().0 >= STREAMS {
+                break;
+            }
+            self.run(10, true);
+        }
+        self.run(100, true);
+        assert_eq!(self.world().left().0, STREAMS);
+    }
+
+    /// Receives everything sent.
+    fn finish(&mut self) {
+        for _ in 0..10_000 {
+            if self.received >= self.sent && !self.world().something_arrives(true) {
+                break;
+            }
+            // An engine passes again what was not accepted.
+            if self.dialed.unacknowledged() > 0 && self.dialed.send(&[byte(self.sent)]) == Ok(1) {
+                self.sent += 1;
+            }
+            self.run(1, false);
+        }
+        // One byte may be sent without being reported.
+        assert!((self.sent..=self.sent + 1).contains(&self.received));
+    }
+
+    /// Returns the address of the server's listener for further sockets: the last one.
+    fn rail_listener(&self) -> Addr {
+        self.world().listener_addrs().pop().unwrap()
+    }
+
+    /// Connects an unknown peer to an address, with these first bytes.
+    fn unknown_peer(&self, to: &Addr, first: &[u8]) -> RingCursor {
+        let net = Rings::new(&self.world, false);
+        let link = net.dial(&any(), false, to).unwrap();
+        while self.world().something_arrives(true) {}
+        assert_eq!(link.send(first), Ok(first.len()));
+        while self.world().something_arrives(true) {}
+        link
+    }
+}
+
+#[test]
+fn bytes_sent_over_several_sockets_arrive_in_order() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed);
+        pair.run(50, true);
+        pair.connect_all();
+        pair.run(500, true);
+        pair.finish();
+        assert!(pair.received > 10_000);
+    }
+}
+
+#[test]
+fn further_sockets_are_closed_with_the_link() {
+    let mut pair = Pair::new(3);
+    pair.connect_all();
+    pair.finish();
+    let Pair { world, server, client, dialed, accepted, .. } = pair;
+    drop((dialed, accepted));
+    client.poll(&mut Vec::new());
+    server.poll(&mut Vec::new());
+    assert_eq!(world.lock().unwrap().left(), (0, 0), "links and listeners");
+}
+
+#[test]
+fn sockets_with_a_wrong_token_are_refused() {
+    let mut pair = Pair::new(4);
+    pair.connect_all();
+    let at = pair.rail_listener();
+    let join = JoinRequest { link: 0, token: [0; 16] };
+    let data = FrameHeader::data(0, 1).encode();
+    for first in [&join.encode()[..], &JoinRequest { link: u64::MAX, ..join }.encode(), &data] {
+        let unknown_peer = pair.unknown_peer(&at, first);
+        pair.run(200, true);
+        let got = unknown_peer.recv(&mut [0; 64]);
+        assert!(matches!(got, Ok(0) | Err(Error::CONNRESET)), "{got:?}");
+        drop(unknown_peer);
+        assert_eq!(pair.world().left().0, STREAMS);
+    }
+    pair.finish();
+}
+
+#[test]
+fn sockets_without_a_join_request_are_bounded_and_do_not_last() {
+    let mut pair = Pair::new(5);
+    pair.connect_all();
+    let at = pair.rail_listener();
+    let unknown_peers: Vec<_> = (0..100).map(|_| pair.unknown_peer(&at, b"\x04")).collect();
+    pair.run(300, true);
+    let ended = |one: &&RingCursor| matches!(one.recv(&mut [0; 64]), Ok(0) | Err(Error::CONNRESET));
+    let refused = unknown_peers.iter().filter(ended).count();
+    assert_eq!(refused, 100 - 16, "a host has 16 sockets at most");
+    pair.world().nanos += 6_000_000_000;
+    pair.run(300, true);
+    assert_eq!(unknown_peers.iter().filter(ended).count(), 100);
+    pair.finish();
+}
+
+#[test]
+fn frames_with_repeated_bytes_end_the_link() {
+    let mut pair = Pair::new(6);
+    // The peer sends frames of its own on the first socket.
+    let first = pair.dialed.first();
+    let frame = |offset| [&FrameHeader::data(offset, 4).encode()[..], b"abcd"].concat();
+    assert_eq!(first.send(&[frame(0), frame(2)].concat()), Ok(40));
+    while pair.world().something_arrives(true) {}
+    let mut buf = [0; 8];
+    assert_eq!(pair.accepted.recv(&mut buf), Ok(4));
+    assert_eq!(pair.accepted.recv(&mut buf), Err(Error::IO));
+    assert_eq!(pair.accepted.recv(&mut buf), Err(Error::IO), "the error is final");
+    pair.sent = 0;
+}
+
+#[test]
+fn frames_beyond_the_next_offset_are_not_delivered() {
+    let pair = Pair::new(7);
+    let first = pair.dialed.first();
+    let frame = [&FrameHeader::data(u64::MAX - 4, 4).encode()[..], b"abcd"].concat();
+    assert_eq!(first.send(&frame), Ok(20));
+    while pair.world().something_arrives(true) {}
+    assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::AGAIN));
+}
+
+#[test]
+fn unexpected_control_frames_end_the_link() {
+    for kind in [FrameType::Join, FrameType::Joined] {
+        let pair = Pair::new(8);
+        let payload = if kind == FrameType::Join { JoinRequest::LEN } else { 0 };
+        let mut frame = FrameHeader::control(kind, payload).encode().to_vec();
+        frame.resize(frame.len() + payload, 0);
+        assert_eq!(pair.dialed.first().send(&frame), Ok(frame.len()));
+        while pair.world().something_arrives(true) {}
+        assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::IO), "{kind:?}");
+    }
+}
+
+#[test]
+fn repeated_requests_for_addresses_end_the_link() {
+    let mut pair = Pair::new(9);
+    pair.connect_all();
+    pair.finish();
+    let request = FrameHeader::control(FrameType::OfferRequest, 0).encode();
+    assert_eq!(pair.dialed.first().send(&request), Ok(request.len()));
+    while pair.world().something_arrives(true) {}
+    assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::IO));
+}
