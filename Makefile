@@ -154,8 +154,10 @@ fmt: ## format the Rust sources
 	rustfmt --edition 2024 $(ABI)
 
 TYPOS := $(or $(shell command -v typos),out/typos/bin/typos)
+# The same program of PyPI needs no compiler, which takes minutes for that of the crate.
 out/typos/bin/typos:
-	$(CARGO) install typos-cli --version '=1.52.0' --locked --root out/typos
+	{ python3 -m pip install --quiet --no-deps --only-binary :all: --target out/typos/wheel typos==1.52.0 && install -D out/typos/wheel/bin/typos $@; } || \
+	  $(CARGO) install typos-cli --version '=1.52.0' --locked --root out/typos
 
 lint: $(TYPOS) ## formatting, clippy and words (typos.toml), warnings are errors
 	$(CARGO) fmt --all --check
