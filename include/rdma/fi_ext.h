@@ -211,6 +211,10 @@ struct fi_stats_peer {
          * Missing bytes of messages being received.
          */
         uint64_t incomplete;
+        /**
+         * Subflows of a connection over MPTCP, 0 for other connections.
+         */
+        uint64_t subflows;
 };
 
 /**

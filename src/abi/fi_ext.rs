@@ -135,6 +135,8 @@ pub struct fi_stats_peer {
     pub unanswered: u64,
     /// Missing bytes of messages being received.
     pub incomplete: u64,
+    /// Subflows of a connection over MPTCP, 0 for other connections.
+    pub subflows: u64,
 }
 
 /// Calls of the object returned by `fi_open` for the name "stats" (fi_open(3)).

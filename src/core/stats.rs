@@ -132,6 +132,7 @@ fn peer_of(of: &PeerStats) -> fi_stats_peer {
         unacknowledged: of.unacknowledged,
         unanswered: of.unanswered,
         incomplete: of.incomplete,
+        subflows: of.subflows,
     }
 }
 

@@ -2,7 +2,8 @@
 mod cli;
 
 use cli::{CliOptions, endpoint_cells, is_listed, print, processes_json, table};
-use ofi_stats::read;
+use ofi_stats::layout::EndpointStats;
+use ofi_stats::read::{self, StatsPage};
 use ofi_stats::show::address;
 use std::process::ExitCode;
 
@@ -17,6 +18,11 @@ as this user may look at them, and they were not started with FI_STATS=0.
   -h, --help   this text
 ";
 
+/// Returns the number of subflows of an endpoint's connections over MPTCP.
+fn subflows(page: &StatsPage, endpoint: &EndpointStats) -> u64 {
+    page.peers_of(endpoint).iter().fold(0, |sum, peer| peer.subflows.saturating_add(sum))
+}
+
 fn main() -> ExitCode {
     let options = CliOptions::parse("fi_ps", HELP, &["-a", "--json"], &[]);
     // All that the system says is for JSON alone; of a thousand processes it takes long.
@@ -26,11 +32,14 @@ fn main() -> ExitCode {
     if json {
         print(&processes_json(&looked));
     } else {
-        let heading = [
-            "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES",
-            "ADDRESS",
-        ];
+        let heading =
+            ["PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES"];
         let mut rows = vec![heading.map(String::from).to_vec()];
+        // Only connections over MPTCP have subflows.
+        let pages = || looked.processes.iter().flat_map(|process| &process.pages);
+        let multipath = pages().any(|page| page.endpoints.iter().any(|ep| subflows(page, ep) > 0));
+        rows[0].extend(multipath.then(|| "SUBFLOWS".into()));
+        rows[0].push("ADDRESS".into());
         for process in &looked.processes {
             for page in &process.pages {
                 for endpoint in &page.endpoints {
@@ -39,11 +48,12 @@ fn main() -> ExitCode {
                     }
                     let passed = page.passed(endpoint).map(|number| number as f64);
                     let mut row = endpoint_cells(process, page, endpoint, passed);
+                    row.extend(multipath.then(|| subflows(page, endpoint).to_string()));
                     row.push(address(&endpoint.address));
                     rows.push(row);
                 }
                 if page.endpoints.is_empty() {
-                    let mut row = vec![String::from("-"); 10];
+                    let mut row = vec![String::from("-"); rows[0].len()];
                     row[0] = process.pid.to_string();
                     row[1].clone_from(&process.system.program);
                     row[2] = page.provider();

@@ -8,7 +8,7 @@ use cli::{
 use ofi_stats::doctor::by_pid;
 use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
 use ofi_stats::read::{StatsPage, StatsProcess};
-use ofi_stats::show::{address, json, link, receive, secrecy, short, state, time};
+use ofi_stats::show::{address, json, link, link_with_paths, receive, secrecy, short, state, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::collections::{HashMap, HashSet};
@@ -300,7 +300,7 @@ fn peer_details(
         ("peer", address(&peer.address)),
         ("fi_addr_t", name),
         ("state", format!("{}, for {}", state(peer), time(at.saturating_sub(peer.since)))),
-        ("its bytes go through", format!("{} ({})", link(peer), secrecy(peer))),
+        ("its bytes go through", format!("{} ({})", link_with_paths(peer), secrecy(peer))),
         ("last message", format!("{} ago", time(still))),
         ("sent", format!("{} messages, {} bytes", peer.sent, peer.sent_bytes)),
         ("received", format!("{} messages, {} bytes", peer.received, peer.received_bytes)),

@@ -422,6 +422,8 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
         fn local_addr(&self) -> Result<Addr>;
         fn peer_addr(&self) -> Result<Addr>;
         fn is_on_this_host(&self) -> bool;
+        fn subflows(&self) -> u64;
+        fn needs_connect_timer(&self) -> bool;
         fn fd(&self) -> Result<RawFd>;
         fn waits(&self);
         fn made(&self);

@@ -127,6 +127,17 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sets up the link for messages, after both ends have agreed to exchange them.
     fn made(&self) {}
 
+    /// Returns the number of network paths of the link (subflows of MPTCP, RFC 8684); 0 for a link
+    /// with a single path. The call may cost a system call.
+    fn subflows(&self) -> u64 {
+        0
+    }
+
+    /// Returns true if the link has no time limit for connecting: then the engine ends the attempt.
+    fn needs_connect_timer(&self) -> bool {
+        false
+    }
+
     /// Returns the number of sent bytes still on this host. Closing the link may destroy them, with
     /// the link itself or when the other end sends something. 0 if unknown.
     fn unacknowledged(&self) -> usize;

@@ -308,8 +308,10 @@ record! {
     refused: u64,
     /// The peer's address.
     address: [u64; ADDRESS / 8],
+    /// Number of subflows of a connection over MPTCP; 0 for other connections.
+    subflows: u64,
     /// For later versions.
-    spare: [u64; 4],
+    spare: [u64; 3],
 }
 
 /// Value of a counter, of one or two numbers.
@@ -465,6 +467,7 @@ pub const PEER_COUNTERS: &[PeerCounter] = &[
     PeerCounter { name: "announced", value: |peer| peer.announced },
     PeerCounter { name: "unanswered", value: |peer| peer.unanswered },
     PeerCounter { name: "incomplete", value: |peer| peer.incomplete },
+    PeerCounter { name: "subflows", value: |peer| peer.subflows },
 ];
 
 /// No `fi_addr_t`: any sender, or one without a name.

@@ -36,6 +36,15 @@ pub fn link(peer: &PeerStats) -> &'static str {
     }
 }
 
+/// Returns the kind of a peer's link as text, with the number of its subflows over MPTCP.
+pub fn link_with_paths(peer: &PeerStats) -> String {
+    match peer.subflows {
+        0 => link(peer).into(),
+        1 => format!("{}, 1 subflow", link(peer)),
+        count => format!("{}, {count} subflows", link(peer)),
+    }
+}
+
 /// Returns the authentication and encryption state of a peer as text.
 pub fn secrecy(peer: &PeerStats) -> &'static str {
     match peer.state & (peer_bits::SECRET | peer_bits::ENCRYPTED) {
@@ -121,6 +130,12 @@ mod tests {
         assert_eq!(time(1_500_000_000), "1.5 s");
         assert_eq!(time(180_000_000_000), "3 min");
         assert_eq!(json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+    }
+
+    #[test]
+    fn link_text_has_its_subflows() {
+        let text = |subflows| link_with_paths(&PeerStats { subflows, ..PeerStats::default() });
+        assert_eq!([0, 1, 3].map(text), ["network", "network, 1 subflow", "network, 3 subflows"]);
     }
 
     #[test]

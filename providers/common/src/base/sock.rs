@@ -40,9 +40,14 @@ pub struct StreamSocket {
 impl StreamSocket {
     /// A new socket of this family (AF_INET, AF_UNIX …).
     pub fn new(family: libc::c_int) -> Result<Self> {
+        Self::with_protocol(family, 0)
+    }
+
+    /// Creates a socket of this family and protocol (IPPROTO_MPTCP …).
+    pub fn with_protocol(family: libc::c_int, protocol: libc::c_int) -> Result<Self> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is involved; the result is checked, then owned once.
-        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, protocol))?) };
         let may = family == libc::AF_UNIX && !rights::refuse(fd.as_fd());
         Ok(Self::of(fd, may))
     }
@@ -75,6 +80,20 @@ impl StreamSocket {
         // SAFETY: the kernel reads the text's bytes, which outlive the call.
         check(unsafe { libc::setsockopt(self.fd(), level, name, value.as_ptr().cast(), len) })?;
         Ok(())
+    }
+
+    /// Reads a socket option as bytes; returns the number of bytes written to `value`.
+    pub fn get_bytes(
+        &self,
+        level: libc::c_int,
+        name: libc::c_int,
+        value: &mut [u8],
+    ) -> Result<usize> {
+        let mut len = value.len() as libc::socklen_t;
+        let at = value.as_mut_ptr().cast();
+        // SAFETY: the kernel writes at most `len` bytes to `value`, which outlives the call.
+        check(unsafe { libc::getsockopt(self.fd(), level, name, at, &raw mut len) })?;
+        Ok((len as usize).min(value.len()))
     }
 
     /// Gives the socket this address.

@@ -19,6 +19,8 @@ pub(crate) struct TcpConfig {
     pub(crate) io_uring: bool,
     /// Seconds after which a silent peer is considered gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
+    /// Connects to other hosts with MPTCP, if the system provides it.
+    pub(crate) mptcp: bool,
     /// Peers permitted to connect.
     pub(crate) peers: PeerAcl,
 }
@@ -74,6 +76,13 @@ fn read() -> TcpConfig {
             prov,
             c"io_uring",
             c"send and receive through an io_uring, where the system has it; default no",
+        )
+        .unwrap_or(false),
+        mptcp: param::boolean(
+            prov,
+            c"mptcp",
+            c"connect to other hosts with MPTCP, over several paths where the system has them; \
+              default no",
         )
         .unwrap_or(false),
         peer_timeout: param::int(

@@ -1,5 +1,6 @@
 //! Supported attributes (fi_getinfo(3), fi_tcp(7)).
 use super::config::config;
+use super::multipath;
 use crate::plug_in::{self, iface, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
@@ -41,6 +42,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let io_uring = config().io_uring.then(|| format!("{} is on", variable(c"io_uring")));
     config().engine.local.explain(prov, io_uring.as_deref());
     config().engine.secret.explain(prov);
+    multipath::explain();
     let offers = offered(query.version, query.hints)?;
     let prov = IpProvider {
         name: prov.name(),

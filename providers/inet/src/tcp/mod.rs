@@ -7,6 +7,7 @@
 mod admission;
 mod config;
 pub(crate) mod info;
+mod multipath;
 mod rails;
 #[allow(unsafe_code)]
 mod ring;

@@ -3,11 +3,23 @@ use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
 use ofi_stream::transport::ZerocopyDone;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::RawFd;
 
 fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
+}
+
+/// Returns the address family.
+fn family(addr: &SocketAddr) -> libc::c_int {
+    if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+/// Returns true if an address belongs to this machine, as visible to this process.
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    // Any address accepted by bind is local.
+    ip.is_loopback() || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }
 
 /// Origin of a zero-copy notification (linux/errqueue.h), and its code for bytes copied after all.
@@ -21,8 +33,19 @@ pub(crate) struct TcpSocket(pub(crate) StreamSocket);
 impl TcpSocket {
     /// A new socket for addresses like `like`.
     pub(crate) fn new(like: &SocketAddr) -> Result<Self> {
-        let family = if like.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        StreamSocket::new(family).map(Self)
+        StreamSocket::new(family(like)).map(Self)
+    }
+
+    /// Creates a socket of MPTCP for addresses like `like`.
+    pub(crate) fn new_multipath(like: &SocketAddr) -> Result<Self> {
+        StreamSocket::with_protocol(family(like), libc::IPPROTO_MPTCP).map(Self)
+    }
+
+    /// Returns true if the socket is of MPTCP, even after a fall back to TCP.
+    pub(crate) fn is_multipath(&self) -> bool {
+        let mut protocol = [0; 4];
+        let known = self.0.get_bytes(libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut protocol);
+        known == Ok(4) && i32::from_ne_bytes(protocol) == libc::IPPROTO_MPTCP
     }
 
     #[inline(always)]
@@ -143,15 +166,15 @@ impl TcpSocket {
     /// Returns true if the peer's address belongs to this machine, as visible to this process.
     pub(crate) fn is_on_this_host(&self) -> bool {
         let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return false };
-        let ip = peer.ip().to_canonical();
-        // Any address accepted by bind is local.
-        ip == local.ip().to_canonical()
-            || ip.is_loopback()
-            || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+        peer.ip().to_canonical() == local.ip().to_canonical() || is_local(peer.ip())
     }
 
-    /// Lets calls send bytes without copying them (MSG_ZEROCOPY).
+    /// Lets calls send bytes without copying them (MSG_ZEROCOPY). MPTCP copies them, and never
+    /// reports their release.
     pub(crate) fn set_zerocopy(&self) -> Result {
+        if self.is_multipath() {
+            return Err(Error::NOSYS);
+        }
         self.0.set(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
     }
 

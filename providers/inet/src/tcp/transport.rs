@@ -2,6 +2,7 @@
 //! requests it (FI_TCP_IO_URING) and the system provides it.
 use super::config::config;
 use super::info;
+use super::multipath;
 use super::ring::{Ring, RingOp};
 use super::sock::TcpSocket;
 use crate::plug_in::{self, provider, variable};
@@ -169,7 +170,7 @@ impl Transport for Sockets {
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<TcpSocket> {
         let (local, to) = (&local.ip()?, &to.ip()?);
-        let socket = TcpSocket::new(to)?;
+        let socket = multipath::connecting_socket(to)?;
         if config().nodelay {
             socket.set_nodelay();
         }
@@ -188,7 +189,7 @@ impl Transport for Sockets {
 
     fn bind(&self, at: &Addr) -> Result<(TcpSocket, Addr)> {
         let at = at.ip()?;
-        let socket = TcpSocket::new(&at)?;
+        let socket = multipath::listening_socket(&at)?;
         socket.bind_listener(&at, config().ports)?;
         let local = socket.local_addr()?;
         Ok((socket, local.into()))
@@ -303,6 +304,15 @@ impl ByteLink for TcpSocket {
 
     fn is_on_this_host(&self) -> bool {
         Self::is_on_this_host(self)
+    }
+
+    fn subflows(&self) -> u64 {
+        if config().mptcp { multipath::subflows(&self.0) } else { 0 }
+    }
+
+    fn needs_connect_timer(&self) -> bool {
+        // TCP_USER_TIMEOUT is no option of MPTCP.
+        config().mptcp && self.is_multipath()
     }
 
     fn fd(&self) -> Result<RawFd> {

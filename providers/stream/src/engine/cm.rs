@@ -22,9 +22,6 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use std::sync::Arc;
 
-/// Connection timeout in seconds for a peer without a response.
-pub const CONNECT_TIMEOUT: u32 = 9;
-
 /// Connection request at a passive endpoint, until the application responds.
 #[derive(Debug)]
 pub struct StreamRequest<L> {

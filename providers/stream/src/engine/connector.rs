@@ -11,7 +11,10 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Connection timeout in seconds for a peer without a response.
+pub const CONNECT_TIMEOUT: u32 = 9;
 
 /// Local connection attempts of an engine.
 #[derive(Debug, Default)]
@@ -20,6 +23,8 @@ pub(super) struct Connector {
     /// ([`StreamSettings::connect_timeout`](crate::settings::StreamSettings::connect_timeout)),
     /// with their serial numbers and deadlines, earliest first.
     awaited: VecDeque<(u32, u64, Instant)>,
+    /// Connections being established by a link without a time limit of its own, likewise.
+    unlimited: VecDeque<(u32, u64, Instant)>,
     /// Attempts to connect to RDM peers in progress.
     calls: ConnectLimiter,
     /// Queued attempts: the number of an endpoint and of its peer. The peer may have been connected
@@ -41,9 +46,16 @@ impl Connector {
         let link =
             tx.io.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
         let id = Self::add_dialed(&mut tx.io, link, ep_id, param)?;
-        if let Some(limit) = N::Link::settings().connect_timeout {
+        let own_limit = tx.io.conns[id].link.needs_connect_timer();
+        let own_limit = own_limit.then(|| Duration::from_secs(CONNECT_TIMEOUT.into()));
+        let limits = [
+            (&mut self.awaited, N::Link::settings().connect_timeout),
+            (&mut self.unlimited, own_limit),
+        ];
+        for (queue, limit) in limits {
+            let Some(limit) = limit else { continue };
             let at = tx.io.net.now() + limit;
-            self.awaited.push_back((id, tx.io.conns[id].serial, at));
+            queue.push_back((id, tx.io.conns[id].serial, at));
             tx.io.wake_at(at);
         }
         Ok(id)
@@ -68,14 +80,27 @@ impl Connector {
         rx: &mut RxPath<N>,
         now: Instant,
     ) -> Option<Instant> {
-        while let Some(&(id, serial, at)) = self.awaited.front() {
+        let connects = |stage: &Stage| matches!(stage, Stage::Connecting);
+        let waits = |stage: &Stage| matches!(stage, Stage::Connecting | Stage::AwaitResponse);
+        let unlimited = Self::end_overdue(&mut self.unlimited, rx, now, connects);
+        let awaited = Self::end_overdue(&mut self.awaited, rx, now, waits);
+        unlimited.into_iter().chain(awaited).min()
+    }
+
+    /// Closes the connections of a queue past their deadline, if still in one of these stages.
+    /// Returns the next deadline.
+    fn end_overdue<N: ShmTransport>(
+        queue: &mut VecDeque<(u32, u64, Instant)>,
+        rx: &mut RxPath<N>,
+        now: Instant,
+        is_waiting: impl Fn(&Stage) -> bool,
+    ) -> Option<Instant> {
+        while let Some(&(id, serial, at)) = queue.front() {
             if at > now {
                 return Some(at);
             }
-            self.awaited.pop_front();
-            let waits = |conn: &&StreamConn<N>| {
-                matches!(conn.stage, Stage::Connecting | Stage::AwaitResponse)
-            };
+            queue.pop_front();
+            let waits = |conn: &&StreamConn<N>| is_waiting(&conn.stage);
             if let Some(conn) = rx.tx.io.conns.named((id, serial)).filter(waits) {
                 ofi_provider::log_sparsely!(
                     N::Link::provider(),

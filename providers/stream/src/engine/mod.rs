@@ -73,7 +73,8 @@ mod zerocopy_completion;
 
 pub use acceptor::{ACCEPTS, is_shortage};
 pub use batch_flusher::BatchFlusher;
-pub use cm::{CONNECT_TIMEOUT, StreamRequest};
+pub use cm::StreamRequest;
+pub use connector::CONNECT_TIMEOUT;
 pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;

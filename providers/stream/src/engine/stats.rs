@@ -73,6 +73,7 @@ impl<N: ShmTransport> StreamConn<N> {
             at_sender: self.at_sender.len() as u64,
             unanswered: self.reads.len() as u64,
             incomplete: self.left() as u64,
+            subflows: self.link.subflows(),
             ..PeerStats::default()
         }
     }
