@@ -215,6 +215,10 @@ struct fi_stats_peer {
          * Subflows of a connection over MPTCP, 0 for other connections.
          */
         uint64_t subflows;
+        /**
+         * Sockets of a connection with several (FI_TCP_STREAMS), 0 for other connections.
+         */
+        uint64_t sockets;
 };
 
 /**

@@ -137,6 +137,8 @@ pub struct fi_stats_peer {
     pub incomplete: u64,
     /// Subflows of a connection over MPTCP, 0 for other connections.
     pub subflows: u64,
+    /// Sockets of a connection with several (FI_TCP_STREAMS), 0 for other connections.
+    pub sockets: u64,
 }
 
 /// Calls of the object returned by `fi_open` for the name "stats" (fi_open(3)).

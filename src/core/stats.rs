@@ -133,6 +133,7 @@ fn peer_of(of: &PeerStats) -> fi_stats_peer {
         unanswered: of.unanswered,
         incomplete: of.incomplete,
         subflows: of.subflows,
+        sockets: of.sockets,
     }
 }
 

@@ -133,6 +133,12 @@ pub trait ByteLink: Debug + Send + 'static {
         0
     }
 
+    /// Returns the number of sockets of a link with frames
+    /// ([`MultiRail`](crate::multi_rail::MultiRail)); 0 for other links.
+    fn sockets(&self) -> u64 {
+        0
+    }
+
     /// Returns true if the link has no time limit for connecting: then the engine ends the attempt.
     fn needs_connect_timer(&self) -> bool {
         false

@@ -310,8 +310,10 @@ record! {
     address: [u64; ADDRESS / 8],
     /// Number of subflows of a connection over MPTCP; 0 for other connections.
     subflows: u64,
+    /// Number of sockets of a connection with frames (FI_TCP_STREAMS); 0 for other connections.
+    sockets: u64,
     /// For later versions.
-    spare: [u64; 3],
+    spare: [u64; 2],
 }
 
 /// Value of a counter, of one or two numbers.
@@ -468,6 +470,7 @@ pub const PEER_COUNTERS: &[PeerCounter] = &[
     PeerCounter { name: "unanswered", value: |peer| peer.unanswered },
     PeerCounter { name: "incomplete", value: |peer| peer.incomplete },
     PeerCounter { name: "subflows", value: |peer| peer.subflows },
+    PeerCounter { name: "sockets", value: |peer| peer.sockets },
 ];
 
 /// No `fi_addr_t`: any sender, or one without a name.

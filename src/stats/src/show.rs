@@ -36,13 +36,15 @@ pub fn link(peer: &PeerStats) -> &'static str {
     }
 }
 
-/// Returns the kind of a peer's link as text, with the number of its subflows over MPTCP.
+/// Returns the kind of a peer's link as text, with the number of its sockets and of its subflows
+/// over MPTCP.
 pub fn link_with_paths(peer: &PeerStats) -> String {
-    match peer.subflows {
-        0 => link(peer).into(),
-        1 => format!("{}, 1 subflow", link(peer)),
-        count => format!("{}, {count} subflows", link(peer)),
-    }
+    let counted = |count: u64, name: &str| match count {
+        0 => String::new(),
+        1 => format!(", 1 {name}"),
+        count => format!(", {count} {name}s"),
+    };
+    [link(peer), &counted(peer.sockets, "socket"), &counted(peer.subflows, "subflow")].concat()
 }
 
 /// Returns the authentication and encryption state of a peer as text.
@@ -133,9 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn link_text_has_its_subflows() {
-        let text = |subflows| link_with_paths(&PeerStats { subflows, ..PeerStats::default() });
-        assert_eq!([0, 1, 3].map(text), ["network", "network, 1 subflow", "network, 3 subflows"]);
+    fn link_text_has_its_sockets_and_subflows() {
+        let text = |sockets, subflows| {
+            link_with_paths(&PeerStats { sockets, subflows, ..PeerStats::default() })
+        };
+        assert_eq!([0, 1].map(|count| text(0, count)), ["network", "network, 1 subflow"]);
+        assert_eq!(text(4, 0), "network, 4 sockets");
+        assert_eq!(text(1, 3), "network, 1 socket, 3 subflows");
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl<N: ShmTransport> StreamConn<N> {
             unanswered: self.reads.len() as u64,
             incomplete: self.left() as u64,
             subflows: self.link.subflows(),
+            sockets: self.link.sockets(),
             ..PeerStats::default()
         }
     }

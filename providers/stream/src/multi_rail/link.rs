@@ -284,6 +284,10 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
         self.is_framed.set(self.framed.get().is_some());
     }
 
+    fn sockets(&self) -> u64 {
+        self.framed().map_or(0, |framed| framed.rails.borrow().count() as u64)
+    }
+
     fn unacknowledged(&self) -> usize {
         match self.framed() {
             None => self.first.unacknowledged(),

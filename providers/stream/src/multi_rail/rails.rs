@@ -137,6 +137,11 @@ impl<L: ByteLink> RailSet<L> {
         self.rails.push(Rail { link: Some(link), reader, writer, state });
     }
 
+    /// Number of sockets in use.
+    pub(super) fn count(&self) -> usize {
+        self.rails.iter().filter(|rail| rail.state == RailState::Open).count()
+    }
+
     /// Passes each socket but the first to `each`.
     pub(super) fn for_others(&self, each: impl FnMut(&L)) {
         self.rails.iter().filter_map(|rail| rail.link.as_ref()).for_each(each);

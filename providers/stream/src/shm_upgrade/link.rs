@@ -544,6 +544,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
         fn peer_addr(&self) -> Result<Addr>;
         fn is_on_this_host(&self) -> bool;
         fn subflows(&self) -> u64;
+        fn sockets(&self) -> u64;
         fn needs_connect_timer(&self) -> bool;
         fn fd(&self) -> Result<RawFd>;
         fn waits(&self);
