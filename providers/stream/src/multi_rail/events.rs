@@ -1,13 +1,9 @@
 //! State shared by a transport and its links with frames. The engine's lock guards both.
 use super::frame::RailOffer;
 use super::rails::{RAILS_MAX, RailBits};
+use crate::mailbox::Mailbox;
 use ofi_provider::sys::Interest;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Request of a link to its transport.
 #[derive(Debug)]
@@ -22,13 +18,13 @@ pub(super) enum HubRequest {
     Forget,
 }
 
-/// State shared by a transport and its links with frames. The engine's lock guards both.
+/// State shared by a transport and its links with frames.
 #[derive(Debug, Default)]
 pub(super) struct HubShared {
     /// Time of the last poll in nanoseconds.
     now: AtomicU64,
-    has_requests: AtomicBool,
-    requests: Mutex<Vec<(u32, HubRequest)>>,
+    /// Requests with the numbers of their links.
+    pub(super) requests: Mailbox<(u32, HubRequest)>,
 }
 
 impl HubShared {
@@ -41,54 +37,35 @@ impl HubShared {
     pub(super) fn set_now(&self, now: u64) {
         self.now.store(now, Ordering::Relaxed);
     }
-
-    /// Queues a request of a link.
-    pub(super) fn push(&self, number: u32, request: HubRequest) {
-        locked(&self.requests).push((number, request));
-        self.has_requests.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes all queued requests.
-    pub(super) fn take(&self) -> Vec<(u32, HubRequest)> {
-        if !self.has_requests.swap(false, Ordering::Relaxed) {
-            return Vec::new();
-        }
-        std::mem::take(&mut *locked(&self.requests))
-    }
 }
 
-/// State shared by a link and its transport. The engine's lock guards both.
+/// Event passed from the transport to a link.
+#[derive(Debug)]
+pub(super) enum RailEvent<L> {
+    /// A further socket has joined.
+    Joined(L),
+    /// A control frame is to be sent.
+    Frame(Vec<u8>),
+}
+
+/// State shared by a link and its transport.
 #[derive(Debug)]
 pub(super) struct LinkShared<L> {
     /// Sockets reported as readable.
     readable: AtomicU32,
     /// [`WantedEvents`] of the link.
     wanted: AtomicU64,
-    /// Something is in `events`.
-    has_events: AtomicBool,
-    events: Mutex<(Vec<L>, Vec<Vec<u8>>)>,
+    pub(super) events: Mailbox<RailEvent<L>>,
 }
 
 impl<L> Default for LinkShared<L> {
     fn default() -> Self {
-        Self {
-            readable: AtomicU32::new(0),
-            wanted: AtomicU64::new(0),
-            has_events: AtomicBool::new(false),
-            events: Mutex::default(),
-        }
+        let (readable, wanted) = (AtomicU32::new(0), AtomicU64::new(0));
+        Self { readable, wanted, events: Mailbox::default() }
     }
 }
 
 impl<L> LinkShared<L> {
-    /// Takes the joined sockets, and the control frames to be sent.
-    pub(super) fn take(&self) -> (Vec<L>, Vec<Vec<u8>>) {
-        if !self.has_events.swap(false, Ordering::Relaxed) {
-            return Default::default();
-        }
-        std::mem::take(&mut *locked(&self.events))
-    }
-
     /// Reports sockets as readable.
     pub(super) fn set_readable(&self, rails: RailBits) {
         self.readable.fetch_or(rails, Ordering::Relaxed);
@@ -102,18 +79,6 @@ impl<L> LinkShared<L> {
     /// Stores the events awaited by the link. Returns true if they have changed.
     pub(super) fn set_wanted(&self, wanted: WantedEvents) -> bool {
         self.wanted.swap(wanted.0, Ordering::Relaxed) != wanted.0
-    }
-
-    /// Adds a joined socket.
-    pub(super) fn push_joined(&self, link: L) {
-        locked(&self.events).0.push(link);
-        self.has_events.store(true, Ordering::Relaxed);
-    }
-
-    /// Queues a control frame to be sent.
-    pub(super) fn push_frame(&self, frame: Vec<u8>) {
-        locked(&self.events).1.push(frame);
-        self.has_events.store(true, Ordering::Relaxed);
     }
 
     /// Returns the events awaited by the link.

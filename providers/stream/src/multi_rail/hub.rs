@@ -1,5 +1,5 @@
 //! Sockets of a transport's links beyond the first one of each: listeners, joining and polling.
-use super::events::{HubRequest, HubShared, LinkShared};
+use super::events::{HubRequest, HubShared, LinkShared, RailEvent};
 use super::frame::{
     ADDRS_MAX, FRAME_LEN, FrameHeader, FrameType, JoinRequest, RailOffer, TOKEN_LEN,
 };
@@ -304,7 +304,7 @@ impl<N: Transport> RailHub<N> {
     /// Handles the requests of links.
     #[inline(never)]
     fn take_requests(&self, net: &N) {
-        let requests = self.shared.take();
+        let requests = self.shared.requests.take();
         // The sockets of a closed link are not watched again: their descriptors may be in use.
         for (number, request) in &requests {
             if matches!(request, HubRequest::Forget) {
@@ -373,7 +373,7 @@ impl<N: Transport> RailHub<N> {
         match offer {
             Ok(offer) => {
                 entry.token_offered = Some(token);
-                entry.shared.push_frame(offer.encode());
+                entry.shared.events.push(RailEvent::Frame(offer.encode()));
                 let event = PollEvent { token: entry.token, readable: true, writable: false };
                 self.queued.borrow_mut().push(event);
             }
@@ -630,7 +630,7 @@ fn add_rail<L: ByteLink>(
 ) {
     link.made();
     entry.rails.push((link.id(), None));
-    entry.shared.push_joined(link);
+    entry.shared.events.push(RailEvent::Joined(link));
     rewatch(net, number, entry);
     if entry.is_watched {
         events.push(PollEvent { token: entry.token, readable: true, writable: false });

@@ -1,5 +1,5 @@
 //! Link with possibly several sockets.
-use super::events::{HubRequest, HubShared, LinkShared, WantedEvents};
+use super::events::{HubRequest, HubShared, LinkShared, RailEvent, WantedEvents};
 use super::rails::{RailRequest, RailSet, offer_request};
 use crate::secret::PskConfig;
 use crate::settings::{RailSettings, StreamSettings};
@@ -101,9 +101,12 @@ impl<L: ByteLink> FramedLink<L> {
     /// Handles the events from the transport.
     fn take_events(&self, rails: &mut RailSet<L>) {
         rails.set_readable(self.shared.take_readable());
-        let (joined, outbox) = self.shared.take();
-        joined.into_iter().for_each(|link| rails.add(link, self.connects));
-        outbox.iter().for_each(|frame| rails.push_control(frame));
+        for event in self.shared.events.take() {
+            match event {
+                RailEvent::Joined(link) => rails.add(link, self.connects),
+                RailEvent::Frame(frame) => rails.push_control(&frame),
+            }
+        }
     }
 
     /// Passes requests of the peer and the wanted events to the transport.
@@ -117,13 +120,13 @@ impl<L: ByteLink> FramedLink<L> {
             Some(RailRequest::Offer(_)) | None => None,
         };
         if let Some(request) = request {
-            self.hub.push(self.number, request);
+            self.hub.requests.push((self.number, request));
         }
         let mut wanted = WantedEvents::new(rails.early(), rails.full());
         wanted.set_control(rails.has_control());
         wanted.set_staged(rails.has_staged());
         if self.shared.set_wanted(wanted) {
-            self.hub.push(self.number, HubRequest::Rewatch);
+            self.hub.requests.push((self.number, HubRequest::Rewatch));
         }
     }
 
@@ -212,7 +215,7 @@ impl<L: ByteLink> RailLink<L> {
 impl<L: ByteLink> Drop for RailLink<L> {
     fn drop(&mut self) {
         if let Some(framed) = self.framed.get() {
-            framed.hub.push(framed.number, HubRequest::Forget);
+            framed.hub.requests.push((framed.number, HubRequest::Forget));
         }
     }
 }

@@ -210,9 +210,6 @@ impl<I: Copy> HostPeers<I> {
 
     /// Receives requests of links: drops those of ended ones, and notes the others.
     fn receive_requests(&self) {
-        if !self.shared.requests.has_items() {
-            return;
-        }
         for request in self.shared.requests.take() {
             match request {
                 LinkRequest::Forget(number) => self.forget(number),
