@@ -6,6 +6,7 @@ use super::frame::{
 use super::link::{FramedLink, RailLink};
 use super::rails::RAILS_MAX;
 use super::routes::choose_routes;
+use crate::link_tokens::LinkTokens;
 use crate::secret::PskConfig;
 use crate::transport::{ByteLink, LinkListener, LinkPoller, Transport, peer_of};
 use ofi_provider::addr::Addr;
@@ -15,7 +16,6 @@ use ofi_provider::malformed::Malformed;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Interest, PollEvent, fill_random};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -90,6 +90,13 @@ struct RailEntry<L: ByteLink> {
     has_dialed: bool,
 }
 
+impl<L: ByteLink> RailEntry<L> {
+    /// Returns true if the engine waits for bytes, and some are read ahead.
+    fn is_readable(&self) -> bool {
+        self.interest.read && self.shared.wanted().has_staged()
+    }
+}
+
 /// Listener for further sockets.
 #[derive(Debug)]
 struct RailListener<S> {
@@ -124,7 +131,7 @@ struct DialingSocket<L> {
 pub(super) struct RailHub<N: Transport> {
     shared: Arc<HubShared>,
     links: RefCell<Slab<RailEntry<N::Link>>>,
-    by_token: RefCell<HashMap<u64, u32>>,
+    tokens: LinkTokens,
     listeners: RefCell<Vec<RailListener<N::Listener>>>,
     pending: RefCell<Slab<PendingSocket<N::Link>>>,
     dialing: RefCell<Slab<DialingSocket<N::Link>>>,
@@ -140,7 +147,7 @@ impl<N: Transport> Default for RailHub<N> {
         Self {
             shared: Arc::default(),
             links: RefCell::default(),
-            by_token: RefCell::default(),
+            tokens: LinkTokens::default(),
             listeners: RefCell::default(),
             pending: RefCell::default(),
             dialing: RefCell::default(),
@@ -178,7 +185,7 @@ impl<N: Transport> RailHub<N> {
         };
         let shared = entry.shared.clone();
         let number = self.links.borrow_mut().insert(entry);
-        self.by_token.borrow_mut().insert(token, number);
+        self.tokens.insert(token, number);
         self.shared.set_now(net.nanos());
         link.set_framed(FramedLink::new(number, shared, self.shared.clone(), connects));
         Ok(())
@@ -192,12 +199,7 @@ impl<N: Transport> RailHub<N> {
         let Some(entry) = links.get_mut(number) else { return false };
         match watch {
             Some((token, interest)) => {
-                if entry.token != token {
-                    let mut by_token = self.by_token.borrow_mut();
-                    by_token.remove(&entry.token);
-                    by_token.insert(token, number);
-                    entry.token = token;
-                }
+                self.tokens.replace(&mut entry.token, token, number);
                 (entry.is_watched, entry.interest) = (true, interest);
             }
             None => (entry.is_watched, entry.interest) = (false, Interest::NONE),
@@ -211,25 +213,19 @@ impl<N: Transport> RailHub<N> {
     pub(super) fn poll(&self, net: &N, events: &mut Vec<PollEvent>, start: usize) {
         self.shared.set_now(net.nanos());
         self.take_requests(net);
-        let own: Vec<_> = events[start..].iter().map(|event| parse_token(event.token)).collect();
-        let mut new = Vec::new();
-        let mut at = start;
-        for kind in own {
-            let Some((kind, number, rail)) = kind else {
-                self.note_first(&mut events[at]);
-                at += 1;
+        for mut event in events.split_off(start) {
+            let Some((kind, number, rail)) = parse_token(event.token) else {
+                self.note_first(&mut event);
+                events.push(event);
                 continue;
             };
-            // Keeps the order of `own`.
-            let event = events.remove(at);
             match kind {
-                TokenKind::Rail => self.note_rail(net, number, rail, event, &mut new),
+                TokenKind::Rail => self.note_rail(net, number, rail, event, events),
                 TokenKind::Listener => self.accept_all(net, number as usize),
-                TokenKind::Pending => self.receive_join(net, number, &mut new),
-                TokenKind::Dialing => self.advance_dialing(net, number, &mut new),
+                TokenKind::Pending => self.receive_join(net, number, events),
+                TokenKind::Dialing => self.advance_dialing(net, number, events),
             }
         }
-        events.append(&mut new);
         events.append(&mut self.queued.borrow_mut());
         if !self.pending.borrow().is_empty() || !self.dialing.borrow().is_empty() {
             self.expire(net);
@@ -244,9 +240,9 @@ impl<N: Transport> RailHub<N> {
     #[inline(never)]
     pub(super) fn rest(&self, net: &N) -> bool {
         self.take_requests(net);
-        let mut staged = Vec::new();
-        self.report_staged(&mut staged);
-        staged.is_empty() && self.queued.borrow().is_empty()
+        let links = self.links.borrow();
+        let is_readable = |number: &u32| links.get(*number).is_some_and(RailEntry::is_readable);
+        self.queued.borrow().is_empty() && !self.staged.borrow().iter().any(is_readable)
     }
 
     /// Reports links with bytes read ahead.
@@ -254,17 +250,16 @@ impl<N: Transport> RailHub<N> {
         let links = self.links.borrow();
         self.staged.borrow_mut().retain(|number| {
             let Some(entry) = links.get(*number) else { return false };
-            let is_staged = entry.shared.wanted().has_staged();
-            if is_staged && entry.interest.read {
+            if entry.is_readable() {
                 events.push(PollEvent { token: entry.token, readable: true, writable: false });
             }
-            is_staged
+            entry.shared.wanted().has_staged()
         });
     }
 
     /// Records an event of a link's first socket.
     fn note_first(&self, event: &mut PollEvent) {
-        let Some(number) = self.by_token.borrow().get(&event.token).copied() else { return };
+        let Some(number) = self.tokens.get(event.token) else { return };
         let links = self.links.borrow();
         let Some(entry) = links.get(number) else { return };
         if event.readable {
@@ -331,16 +326,9 @@ impl<N: Transport> RailHub<N> {
 
     fn forget(&self, net: &N, number: u32) {
         let Some(entry) = self.links.borrow_mut().remove(number) else { return };
-        let mut by_token = self.by_token.borrow_mut();
-        if by_token.get(&entry.token) == Some(&number) {
-            by_token.remove(&entry.token);
-        }
+        self.tokens.remove(entry.token, number);
         self.staged.borrow_mut().retain(|staged| *staged != number);
-        let mut dialing = self.dialing.borrow_mut();
-        let ended: Vec<_> =
-            dialing.iter().filter(|(_, one)| one.number == number).map(|(slot, _)| slot).collect();
-        ended.into_iter().for_each(|slot| drop(dialing.remove(slot)));
-        drop((dialing, by_token));
+        remove_all(&mut self.dialing.borrow_mut(), |one| one.number == number);
         if self.links.borrow().is_empty() {
             // No peer has a reason to connect.
             self.close(net);
@@ -587,15 +575,8 @@ impl<N: Transport> RailHub<N> {
     fn expire(&self, net: &N) {
         let now = net.now();
         let is_late = |since: Instant| now.saturating_duration_since(since) > JOIN_TIMEOUT;
-        let mut pending = self.pending.borrow_mut();
-        let late: Vec<_> =
-            pending.iter().filter(|(_, one)| is_late(one.since)).map(|(slot, _)| slot).collect();
-        late.into_iter().for_each(|slot| drop(pending.remove(slot)));
-        let mut dialing = self.dialing.borrow_mut();
-        let late: Vec<_> =
-            dialing.iter().filter(|(_, one)| is_late(one.since)).map(|(slot, _)| slot).collect();
-        for slot in late {
-            let Some(one) = dialing.remove(slot) else { continue };
+        remove_all(&mut self.pending.borrow_mut(), |one| is_late(one.since));
+        for one in remove_all(&mut self.dialing.borrow_mut(), |one| is_late(one.since)) {
             if let Some(entry) = self.links.borrow().get(one.number) {
                 log_single::<N::Link>(entry.peer.clone(), &Error::from_code(libc::ETIMEDOUT));
             }
@@ -618,6 +599,11 @@ impl<N: Transport> RailHub<N> {
         }
         self.has_paused.set(is_any_paused);
     }
+}
+
+/// Removes and returns the values accepted by `is`.
+fn remove_all<T>(slab: &mut Slab<T>, is: impl Fn(&T) -> bool) -> Vec<T> {
+    slab.indices(is).into_iter().filter_map(|slot| slab.remove(slot)).collect()
 }
 
 /// Adds a socket to a link.

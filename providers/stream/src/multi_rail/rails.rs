@@ -10,7 +10,7 @@ use ofi_provider::malformed::{Malformed, log_closing};
 /// Maximum number of sockets of a link.
 pub(super) const RAILS_MAX: usize = 16;
 
-/// Socket of a link, in addition to its first one.
+/// Socket of a link.
 #[derive(Debug)]
 struct Rail<L> {
     /// None for the first socket, an argument of each call.
@@ -231,12 +231,14 @@ impl<L: ByteLink> RailSet<L> {
 
     /// Sends waiting frames of all sockets. Returns true if none is left.
     fn flush(&mut self, first: &L) -> Result<bool> {
+        let mut is_clear = true;
         for (at, rail) in self.rails.iter_mut().enumerate() {
-            if rail.writer.has_tail() && !rail.writer.flush(rail.link.as_ref().unwrap_or(first))? {
+            if !rail.writer.flush(rail.link.as_ref().unwrap_or(first))? {
                 self.full |= bit(at);
+                is_clear = false;
             }
         }
-        Ok(self.rails.iter().all(|rail| !rail.writer.has_tail()))
+        Ok(is_clear)
     }
 
     /// Sends a frame of `len` bytes on one socket. Returns false if it accepts nothing.

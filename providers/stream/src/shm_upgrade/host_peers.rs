@@ -2,6 +2,7 @@
 use super::link::ShmLinkState;
 use super::path::SwitchState;
 use super::shared::{LinkRequest, LinkShared, NetShared, UpgradeEvent};
+use crate::link_tokens::LinkTokens;
 use crate::settings::StreamSettings;
 use crate::transport::{CarrierPoller, LinkClock};
 use crate::wire::LocalOffer;
@@ -14,7 +15,6 @@ use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
 #[cfg(any(test, feature = "sim"))]
 use ofi_simulation::{InjectedFault, injected};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -137,7 +137,7 @@ impl<I> LocalEntry<I> {
 pub(super) struct HostPeers<I> {
     host: RefCell<ShmUpgradeListener>,
     links: RefCell<Slab<LocalEntry<I>>>,
-    by_token: RefCell<HashMap<u64, u32>>,
+    tokens: LinkTokens,
     /// Links with a rung doorbell.
     signs: RefCell<Vec<u32>>,
     shared: Arc<NetShared>,
@@ -166,7 +166,7 @@ impl<I: Copy> HostPeers<I> {
         Ok(Self {
             host: RefCell::new(host),
             links: RefCell::default(),
-            by_token: RefCell::default(),
+            tokens: LinkTokens::default(),
             signs: RefCell::default(),
             shared: Arc::default(),
             upgrades: RefCell::default(),
@@ -194,7 +194,7 @@ impl<I: Copy> HostPeers<I> {
             filled: false,
             listed: false,
         });
-        self.by_token.borrow_mut().insert(token, number);
+        self.tokens.insert(token, number);
         (number, shared)
     }
 
@@ -224,10 +224,7 @@ impl<I: Copy> HostPeers<I> {
         self.host.borrow_mut().withdraw(number);
         self.upgrades.borrow_mut().retain(|(upgraded, _)| *upgraded != number);
         let Some(entry) = self.links.borrow_mut().remove(number) else { return };
-        let mut by_token = self.by_token.borrow_mut();
-        if by_token.get(&entry.token) == Some(&number) {
-            by_token.remove(&entry.token);
-        }
+        self.tokens.remove(entry.token, number);
         self.signs.borrow_mut().retain(|listed| *listed != number);
     }
 
@@ -348,7 +345,7 @@ impl<I: Copy> HostPeers<I> {
 
     /// Returns true if an event of a link's carrier connection is to be passed to the engine.
     fn is_for_engine(&self, watcher: &impl CarrierPoller<I>, event: &PollEvent) -> bool {
-        let Some(number) = self.by_token.borrow().get(&event.token).copied() else { return true };
+        let Some(number) = self.tokens.get(event.token) else { return true };
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return true };
         entry.shared.carrier.set(true);
@@ -486,11 +483,7 @@ impl<I: Copy> HostPeers<I> {
     ) -> Option<(Option<SocketInterest>, SocketInterest)> {
         let mut links = self.links.borrow_mut();
         let entry = links.get_mut(number)?;
-        if entry.token != token {
-            self.by_token.borrow_mut().remove(&entry.token);
-            self.by_token.borrow_mut().insert(token, number);
-            entry.token = token;
-        }
+        self.tokens.replace(&mut entry.token, token, number);
         let reads_again = interest.read && !(entry.watched && entry.interest.read);
         (entry.watched, entry.interest) = (true, interest);
         if reads_again && entry.note_filled() {
