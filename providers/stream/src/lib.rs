@@ -13,6 +13,7 @@ pub mod accept_queue;
 pub mod attrs;
 pub mod conn_quota;
 pub mod engine;
+mod forward;
 mod link_tokens;
 mod mailbox;
 pub mod multi_rail;

@@ -6,29 +6,23 @@
 //! byte. With encryption the carrier's link then always carries records
 //! ([`records`](crate::secret::records)). Each link has its own handshake and its own record
 //! sequence. Links without a key are those of the carrier.
+use crate::forward::{forward, forward_attributes, forward_clock, forward_link, forward_transport};
 use crate::objects::LinkProvider;
 use crate::secret::psk_handshake::{AuthError, PskHandshake};
 use crate::secret::records::{RECORD_MAX, RecordStream};
 use crate::secret::{PskConfig, SecretKey};
-use crate::settings::StreamSettings;
 use crate::transport::{
-    AuthenticatedLink, ByteLink, FlushTarget, LinkClock, LinkListener, LinkOp, RailTransport,
-    Receiving, Sending, Transport, ZeroCopyLink, ZerocopyDone, as_word, forward, from_word,
-    peer_of, receive_each_below, send_each_below,
+    AuthenticatedLink, ByteLink, LinkListener, RailTransport, Transport, ZeroCopyLink,
+    ZerocopyDone, as_word, from_word, peer_of,
 };
-use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{CopyMode, GatherList, ScatterList, SegmentLimit};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::log::peer_text;
-use ofi_provider::provider::Provider;
 use ofi_provider::sys::{PollEvent, count_forks, generation};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
-use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::Arc;
 
 /// Maximum size in bytes of a first message waiting for the authentication handshake.
 const FIRST_MAX: usize = 4096;
@@ -95,6 +89,11 @@ impl<L: ByteLink> PskLink<L> {
         };
         let session = config.key().map(start).transpose()?;
         Ok(Self { carrier, is_direct: Cell::new(session.is_none()), session })
+    }
+
+    /// Returns the link below.
+    fn carrier(&self) -> &L {
+        &self.carrier
     }
 
     /// Returns the state of a link with a pre-shared key, in its owning process.
@@ -374,14 +373,7 @@ impl<L: ByteLink> Drop for PskLink<L> {
 impl<L: ByteLink> ByteLink for PskLink<L> {
     type Id = L::Id;
 
-    fn provider() -> &'static Provider {
-        L::provider()
-    }
-
-    #[inline(always)]
-    fn settings() -> &'static StreamSettings {
-        L::settings()
-    }
+    forward_link! { carrier: L }
 
     // A direct link passes bytes without a look at the session.
     #[inline(always)]
@@ -418,14 +410,6 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
 
     forward! { carrier:
         fn id(&self) -> L::Id;
-        fn take_error(&self) -> Result;
-        fn local_addr(&self) -> Result<Addr>;
-        fn peer_addr(&self) -> Result<Addr>;
-        fn is_on_this_host(&self) -> bool;
-        fn subflows(&self) -> u64;
-        fn needs_connect_timer(&self) -> bool;
-        fn fd(&self) -> Result<RawFd>;
-        fn waits(&self);
         fn made(&self);
         fn has_ended(&self) -> bool;
         fn probe(&self);
@@ -503,12 +487,7 @@ impl<N: Transport> PskTransport<N> {
     }
 }
 
-impl<N: Transport> LinkClock for PskTransport<N> {
-    forward! { net:
-        fn now(&self) -> Instant;
-        fn nanos(&self) -> u64;
-    }
-}
+forward_clock! { PskTransport }
 
 impl<N: Transport> Transport for PskTransport<N> {
     type Link = PskLink<N::Link>;
@@ -519,12 +498,6 @@ impl<N: Transport> Transport for PskTransport<N> {
     forward! { net:
         fn poller(&self) -> &N::Poller;
         fn poll(&self, events: &mut Vec<PollEvent>);
-        fn wait_fd(&self) -> RawFd;
-        fn set_timer(&self, delay: Duration);
-        fn clear_timer(&self);
-        fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher>;
-        fn process(&self) -> u32;
-        fn is_ring(&self) -> bool;
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
@@ -551,33 +524,14 @@ impl<N: Transport> Transport for PskTransport<N> {
         Ok((PskListener { carrier, config: own.unwrap_or(&self.config).clone() }, at))
     }
 
-    #[inline(always)]
-    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
-        if self.is_ring() { self.net.transfer(&link.carrier, op) } else { op.on(link) }
-    }
-
     // Networks with calls for several links do not encrypt.
-    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        send_each_below(&mut self.net, sends, |link| &link.carrier);
-    }
-
-    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        receive_each_below(&mut self.net, receives, |link| &link.carrier);
-    }
+    forward_transport! { PskLink::carrier }
 }
 
 impl<N: Transport> RailTransport for PskTransport<N> {}
 
 impl<N: LinkProvider> LinkProvider for PskTransport<N> {
-    const CONTEXTS: bool = N::CONTEXTS;
-
-    forward! { N:
-        fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
-        fn offers() -> Result<Vec<ProviderOffer>>;
-        fn segments() -> SegmentLimit;
-        fn region_segments() -> usize;
-        fn address(info: InfoRef<'_>) -> Result<Addr>;
-    }
+    forward_attributes! { N }
 
     fn open() -> Result<Self> {
         Self::open_with(&N::Link::settings().secret)

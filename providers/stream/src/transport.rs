@@ -40,23 +40,6 @@ pub struct ZerocopyDone {
     pub copied: bool,
 }
 
-/// Implements methods of a trait by those of a field's type or, for associated functions, of a
-/// type.
-macro_rules! forward {
-    ($field:ident: $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?;)*) => {$(
-        #[inline(always)]
-        fn $name(&self $(, $arg: $type)*) $(-> $out)? {
-            self.$field.$name($($arg),*)
-        }
-    )*};
-    ($carrier:ident: $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
-        fn $name($($arg: $type),*) -> $out {
-            $carrier::$name($($arg),*)
-        }
-    )*};
-}
-pub(crate) use forward;
-
 /// Encodes the result of a send or receive as one number, returned in a register: the byte count,
 /// or the negative error code.
 #[inline(always)]

@@ -1,17 +1,15 @@
 //! Link with possibly several sockets.
 use super::events::{HubRequest, HubShared, LinkShared, RailEvent, WantedEvents};
 use super::rails::{RailRequest, RailSet, offer_request};
+use crate::forward::{forward, forward_link};
 use crate::secret::PskConfig;
-use crate::settings::{RailSettings, StreamSettings};
-use crate::transport::{AuthenticatedLink, ByteLink, ZeroCopyLink, ZerocopyDone, forward};
-use ofi_provider::addr::Addr;
+use crate::settings::RailSettings;
+use crate::transport::{AuthenticatedLink, ByteLink, ZeroCopyLink, ZerocopyDone};
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::provider::Provider;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::generation;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Identifier of a link or listener within a [`MultiRail`](super::MultiRail).
@@ -223,14 +221,7 @@ impl<L: ByteLink> Drop for RailLink<L> {
 impl<L: ByteLink> ByteLink for RailLink<L> {
     type Id = RailId<L::Id>;
 
-    fn provider() -> &'static Provider {
-        L::provider()
-    }
-
-    #[inline(always)]
-    fn settings() -> &'static StreamSettings {
-        L::settings()
-    }
+    forward_link! { first: L }
 
     #[inline(always)]
     fn id(&self) -> RailId<L::Id> {
@@ -271,14 +262,6 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     }
 
     forward! { first:
-        fn take_error(&self) -> Result;
-        fn local_addr(&self) -> Result<Addr>;
-        fn peer_addr(&self) -> Result<Addr>;
-        fn is_on_this_host(&self) -> bool;
-        fn subflows(&self) -> u64;
-        fn needs_connect_timer(&self) -> bool;
-        fn fd(&self) -> Result<RawFd>;
-        fn waits(&self);
         fn has_ended(&self) -> bool;
     }
 

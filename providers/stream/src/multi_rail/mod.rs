@@ -22,25 +22,20 @@ mod writer;
 
 pub use link::{RailId, RailLink};
 
+use crate::forward::{forward_clock, forward_provider, forward_transport};
 use crate::objects::LinkProvider;
 use crate::secret::PskConfig;
 use crate::settings::RailSettings;
 use crate::transport::{
-    ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkListener, LinkOp, LinkPoller,
-    RailTransport, Receiving, Sending, Transport, forward, receive_each_below, send_each_below,
+    ByteLink, CarrierPoller, LinkListener, LinkPoller, RailTransport, Transport,
 };
-use core::time::Duration;
 use hub::RailHub;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::SegmentLimit;
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::{Interest, PollEvent};
 use std::cell::OnceCell;
 use std::os::fd::RawFd;
-use std::sync::Weak;
-use std::time::Instant;
 
 /// Identifier of links in the poller of the lower transport.
 type CarrierId<N> = <<N as Transport>::Link as ByteLink>::Id;
@@ -138,12 +133,7 @@ impl<N: Transport<Poller: CarrierPoller<CarrierId<N>>>> CarrierPoller<RailId<Car
     }
 }
 
-impl<N: Transport> LinkClock for MultiRail<N> {
-    forward! { net:
-        fn now(&self) -> Instant;
-        fn nanos(&self) -> u64;
-    }
-}
+forward_clock! { MultiRail }
 
 impl<N: Transport> Transport for MultiRail<N> {
     type Link = RailLink<N::Link>;
@@ -163,15 +153,6 @@ impl<N: Transport> Transport for MultiRail<N> {
         if let Some(hub) = self.hub.get() {
             hub.poll(&self.net, events, start);
         }
-    }
-
-    forward! { net:
-        fn wait_fd(&self) -> RawFd;
-        fn set_timer(&self, delay: Duration);
-        fn clear_timer(&self);
-        fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher>;
-        fn process(&self) -> u32;
-        fn is_ring(&self) -> bool;
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
@@ -197,19 +178,8 @@ impl<N: Transport> Transport for MultiRail<N> {
         Ok((FirstListener { listener, own: own.cloned() }, at))
     }
 
-    #[inline(always)]
-    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
-        if self.is_ring() { self.net.transfer(link.first(), op) } else { op.on(link) }
-    }
-
     // With calls for several links no link has frames ([`RailTransport::offers_rails`]).
-    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        send_each_below(&mut self.net, sends, RailLink::first);
-    }
-
-    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        receive_each_below(&mut self.net, receives, RailLink::first);
-    }
+    forward_transport! { RailLink::first }
 }
 
 impl<N: Transport> RailTransport for MultiRail<N> {
@@ -233,36 +203,7 @@ impl<N: Transport> RailTransport for MultiRail<N> {
 }
 
 impl<N: LinkProvider> LinkProvider for MultiRail<N> {
-    const CONTEXTS: bool = N::CONTEXTS;
-
-    forward! { N:
-        fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
-        fn offers() -> Result<Vec<ProviderOffer>>;
-        fn segments() -> SegmentLimit;
-        fn region_segments() -> usize;
-        fn address(info: InfoRef<'_>) -> Result<Addr>;
-        fn own_secret(key: &[u8]) -> Result<PskConfig>;
-    }
-
-    fn open() -> Result<Self> {
-        N::open().map(Self::new)
-    }
-
-    fn open_passive() -> Result<Self> {
-        N::open_passive().map(Self::new)
-    }
-
-    fn open_with(secret: &PskConfig) -> Result<Self> {
-        N::open_with(secret).map(Self::new)
-    }
-
-    fn open_passive_with(secret: &PskConfig) -> Result<Self> {
-        N::open_passive_with(secret).map(Self::new)
-    }
-
-    fn is_for(link: &Self::Link, own: Option<&PskConfig>) -> bool {
-        N::is_for(link.first(), own)
-    }
+    forward_provider! { N, RailLink::first }
 }
 
 #[cfg(test)]

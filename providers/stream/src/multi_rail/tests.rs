@@ -8,6 +8,7 @@ use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::Error;
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Instant;
 
 /// Sockets of each link.
 const STREAMS: usize = 4;

@@ -3,6 +3,7 @@ use super::*;
 use crate::engine::sim::{RingCursor, Rings, SimRandom, StreamWorld};
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::time::Instant;
 
 type RingLink = PskLink<RingCursor>;
 

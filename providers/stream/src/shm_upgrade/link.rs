@@ -1,10 +1,10 @@
 //! Links with both ends possibly on one host.
 use super::path::{LinkPath, SocketEnd, SocketTail, SwitchState, ZeroCopyNumbers};
 use super::shared::{LinkRequest, LinkShared, NetShared, UpgradeEvent};
-use crate::settings::StreamSettings;
+use crate::forward::{forward, forward_link};
 use crate::transport::{
     AuthenticatedLink, ByteLink, LinkListener, ShmLink, ZeroCopyLink, ZerocopyDone, as_word,
-    forward, from_word, log_not_in_memory, peer_of,
+    from_word, log_not_in_memory, peer_of,
 };
 use crate::wire::{LocalOffer, StreamHeader};
 use ofi_provider::addr::Addr;
@@ -13,14 +13,12 @@ use ofi_provider::buf::{
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
-use ofi_provider::provider::Provider;
 use ofi_provider::shm_channel::{InlineRecv, JoinedWords, ShmChannel};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::generation;
 #[cfg(any(test, feature = "sim"))]
 use ofi_simulation::{InjectedFault, injected};
 use std::cell::{Cell, OnceCell};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -457,14 +455,7 @@ impl<L: ByteLink> Drop for UpgradableLink<L> {
 impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     type Id = LocalLinkId<L::Id>;
 
-    fn provider() -> &'static Provider {
-        L::provider()
-    }
-
-    #[inline(always)]
-    fn settings() -> &'static StreamSettings {
-        L::settings()
-    }
+    forward_link! { carrier: L }
 
     #[inline(always)]
     fn id(&self) -> LocalLinkId<L::Id> {
@@ -539,15 +530,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     }
 
     forward! { carrier:
-        fn take_error(&self) -> Result;
-        fn local_addr(&self) -> Result<Addr>;
-        fn peer_addr(&self) -> Result<Addr>;
-        fn is_on_this_host(&self) -> bool;
-        fn subflows(&self) -> u64;
         fn sockets(&self) -> u64;
-        fn needs_connect_timer(&self) -> bool;
-        fn fd(&self) -> Result<RawFd>;
-        fn waits(&self);
         fn unacknowledged(&self) -> usize;
         fn probe(&self);
         fn shutdown(&self);

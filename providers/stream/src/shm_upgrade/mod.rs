@@ -20,26 +20,20 @@ mod shared;
 
 pub use link::{LocalLinkId, LocalListener, UpgradableLink};
 
+use crate::forward::{forward, forward_clock, forward_provider, forward_transport};
 use crate::objects::LinkProvider;
 use crate::secret::PskConfig;
 use crate::transport::{
-    AuthenticatedLink, ByteLink, CarrierPoller, FlushTarget, LinkClock, LinkOp, LinkPoller,
-    RailTransport, Receiving, Sending, ShmTransport, Transport, ZeroCopyLink, forward,
-    log_not_in_memory, receive_each_below, send_each_below,
+    AuthenticatedLink, ByteLink, CarrierPoller, LinkPoller, RailTransport, ShmTransport, Transport,
+    ZeroCopyLink, log_not_in_memory,
 };
 use crate::wire::{LocalOffer, OFFER_LEN};
-use core::time::Duration;
 use host_peers::{HostPeers, SocketInterest};
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::SegmentLimit;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::shm_handshake::SHM_OFFER_LEN;
 use ofi_provider::sys::{Interest, PollEvent};
 use std::cell::OnceCell;
-use std::os::fd::RawFd;
-use std::sync::Weak;
-use std::time::Instant;
 
 const _: () = assert!(OFFER_LEN == SHM_OFFER_LEN);
 
@@ -111,12 +105,7 @@ where
     }
 }
 
-impl<N: Transport> LinkClock for ShmUpgrade<N> {
-    forward! { net:
-        fn now(&self) -> Instant;
-        fn nanos(&self) -> u64;
-    }
-}
+forward_clock! { ShmUpgrade }
 
 impl<N> Transport for ShmUpgrade<N>
 where
@@ -139,15 +128,6 @@ where
         if let Some(host_peers) = self.known() {
             host_peers.report(self.net.poller(), &self.net, events, start);
         }
-    }
-
-    forward! { net:
-        fn wait_fd(&self) -> RawFd;
-        fn set_timer(&self, delay: Duration);
-        fn clear_timer(&self);
-        fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<N::Flusher>;
-        fn process(&self) -> u32;
-        fn is_ring(&self) -> bool;
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
@@ -174,19 +154,8 @@ where
         Ok((LocalListener { carrier }, at))
     }
 
-    #[inline(always)]
-    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
-        if self.is_ring() { self.net.transfer(link.carrier(), op) } else { op.on(link) }
-    }
-
     // With calls for several links none of them moves ([`ShmTransport::may_be_local`]).
-    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        send_each_below(&mut self.net, sends, UpgradableLink::carrier);
-    }
-
-    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        receive_each_below(&mut self.net, receives, UpgradableLink::carrier);
-    }
+    forward_transport! { UpgradableLink::carrier }
 }
 
 impl<N> RailTransport for ShmUpgrade<N>
@@ -277,34 +246,5 @@ where
     N: LinkProvider
         + Transport<Link: ZeroCopyLink + AuthenticatedLink, Poller: CarrierPoller<CarrierId<N>>>,
 {
-    const CONTEXTS: bool = N::CONTEXTS;
-
-    forward! { N:
-        fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
-        fn offers() -> Result<Vec<ProviderOffer>>;
-        fn segments() -> SegmentLimit;
-        fn region_segments() -> usize;
-        fn address(info: InfoRef<'_>) -> Result<Addr>;
-        fn own_secret(key: &[u8]) -> Result<PskConfig>;
-    }
-
-    fn open() -> Result<Self> {
-        N::open().map(Self::new)
-    }
-
-    fn open_passive() -> Result<Self> {
-        N::open_passive().map(Self::new)
-    }
-
-    fn open_with(secret: &PskConfig) -> Result<Self> {
-        N::open_with(secret).map(Self::new)
-    }
-
-    fn open_passive_with(secret: &PskConfig) -> Result<Self> {
-        N::open_passive_with(secret).map(Self::new)
-    }
-
-    fn is_for(link: &Self::Link, own: Option<&PskConfig>) -> bool {
-        N::is_for(link.carrier(), own)
-    }
+    forward_provider! { N, UpgradableLink::carrier }
 }
