@@ -104,9 +104,12 @@ impl Default for RailSettings {
 }
 
 impl RailSettings {
+    /// Maximum number of sockets of a link.
+    pub const MAX: usize = 16;
+
     /// Returns the number of sockets of a link: one for each address at least.
     pub fn count(&self) -> usize {
-        self.streams.max(self.addrs.len())
+        self.streams.max(self.addrs.len()).min(Self::MAX)
     }
 }
 

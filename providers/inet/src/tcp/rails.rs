@@ -7,9 +7,6 @@ use ofi_provider::provider::Provider;
 use ofi_stream::settings::RailSettings;
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of sockets of a connection.
-const MAX_STREAMS: usize = 16;
-
 /// Number of sockets in a network with a limited rate of each.
 const AUTO_STREAMS: usize = 8;
 
@@ -53,15 +50,16 @@ fn parse_streams(prov: &'static Provider, text: &str) -> usize {
         "auto" if is_rate_limited() => AUTO_STREAMS,
         "auto" => 1,
         number => match number.parse() {
-            Ok(number @ 1..=MAX_STREAMS) => number,
+            Ok(number @ 1..=RailSettings::MAX) => number,
             _ => {
                 ofi_provider::log!(
                     prov,
                     WARN,
                     DOMAIN,
-                    "{}: \"{text}\" is neither \"auto\" nor a number from 1 to {MAX_STREAMS}; \
+                    "{}: \"{text}\" is neither \"auto\" nor a number from 1 to {}; \
                      connections have one socket",
-                    variable(c"streams")
+                    variable(c"streams"),
+                    RailSettings::MAX
                 );
                 1
             }
@@ -88,17 +86,15 @@ fn parse_rails(
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let network = word.parse::<IpNet>();
         let mut is_found = false;
-        let mut named = None;
         for (name, addr) in interfaces {
             let is_wanted = match &network {
                 Ok(network) => network.contains(&addr.ip()),
                 // Only one address of a named interface, without a scope.
-                Err(_) => name == word && named.is_none() && !is_link_local(addr.ip()),
+                Err(_) => name == word && !is_found && !is_link_local(addr.ip()),
             };
             if is_wanted {
-                named = Some(name);
                 is_found = true;
-                if !addrs.contains(&addr.ip()) && addrs.len() < MAX_STREAMS {
+                if !addrs.contains(&addr.ip()) && addrs.len() < RailSettings::MAX {
                     addrs.push(addr.ip());
                 }
             }

@@ -2,13 +2,14 @@
 use super::frame::{FrameHeader, FrameType, RailOffer, SEGMENT_MAX};
 use super::reader::{FrameReader, NextFrame};
 use super::writer::FrameWriter;
+use crate::settings::RailSettings;
 use crate::transport::ByteLink;
 use ofi_provider::buf::GatherList;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::malformed::{Malformed, log_closing};
 
 /// Maximum number of sockets of a link.
-pub(super) const RAILS_MAX: usize = 16;
+pub(super) const RAILS_MAX: usize = RailSettings::MAX;
 
 /// Socket of a link.
 #[derive(Debug)]

@@ -1,5 +1,4 @@
 //! Choice of the addresses of further sockets.
-use super::rails::RAILS_MAX;
 use crate::settings::RailSettings;
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +14,7 @@ pub(super) fn choose_routes(
         Some(at) => local.rotate_left(at + 1),
         None => local.push(first),
     }
-    let count = settings.count().min(RAILS_MAX).saturating_sub(1);
+    let count = settings.count().saturating_sub(1);
     let mut routes = Vec::new();
     for index in 0..count {
         let from = local[index % local.len()];
