@@ -61,7 +61,7 @@ fn close_behind<L: ByteLink>(link: L, mut sent: usize) -> JoinHandle<usize> {
             // Longer than a system waits with the acknowledgement of a byte.
             std::thread::sleep(Duration::from_millis(100));
             let left = link.unacknowledged() > 0;
-            // An engine comes again with what was not taken.
+            // An engine passes bytes again until the link accepts them.
             sent += usize::from(left && link.send(&[byte(sent)]) == Ok(1));
             (!left).then_some(())
         });

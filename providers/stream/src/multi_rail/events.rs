@@ -95,7 +95,8 @@ impl WantedEvents {
     const CONTROL: u64 = 1 << 32;
     const STAGED: u64 = 1 << 33;
 
-    /// Creates the events of a link with `early` sockets, not to be read, and `full` ones, with space awaited by the sender.
+    /// Creates the events of a link with `early` sockets, not to be read, and `full` ones, with space
+    /// awaited by the sender.
     pub(super) fn new(early: RailBits, full: RailBits) -> Self {
         Self(u64::from(early) | u64::from(full) << RAILS_MAX)
     }

@@ -134,7 +134,7 @@ impl Pair {
             if self.received >= self.sent && !self.world().something_arrives(true) {
                 break;
             }
-            // An engine passes again what was not accepted.
+            // An engine passes bytes again until the link accepts them.
             if self.dialed.unacknowledged() > 0 && self.dialed.send(&[byte(self.sent)]) == Ok(1) {
                 self.sent += 1;
             }

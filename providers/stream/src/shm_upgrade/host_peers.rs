@@ -322,7 +322,7 @@ impl<I: Copy> HostPeers<I> {
         }
         self.take_signs();
         if self.armed.get() {
-            // Another thread may sleep: it is woken by what comes from now on.
+            // Another thread may be asleep: later data has to wake it.
             for _ in 0..MAX_LOOKS {
                 if self.host.borrow().doorbell().fall_asleep() {
                     break;

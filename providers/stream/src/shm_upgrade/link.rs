@@ -170,7 +170,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         log_not_in_memory(&self.carrier, &failed);
     }
 
-    /// Nothing comes through memory, from here on.
+    /// Receives on the carrier connection alone from now on.
     fn rx_over_carrier(&self, part: &ShmLinkState) {
         self.rx_path.set(LinkPath::Socket);
         part.shared.may_receive.set(false);
@@ -338,7 +338,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
             }
         }
         match end {
-            // At the link's end, what was taken for words while the ends were about to meet is the last.
+            // The early bytes of the socket are read before its end.
             _ if early > 0 => Ok(early),
             Some(SocketEnd::Over(result)) => result,
             Some(SocketEnd::Data(byte)) if !buf.is_empty() => {
@@ -389,7 +389,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
                 part.shared.drained.set(false);
                 return came;
             }
-            // Or it has ended since: what it wrote to the ring comes first.
+            // Or the peer has ended since: the data of the ring is read before its end.
             _ => return self.receive_trailing(part, at, came, buf),
         };
         let due = part.switch.count_received_to(at, n)?;
