@@ -226,6 +226,115 @@ static void own_card(int rank)
 	EQ(card.closes, 2);
 }
 
+/* Returns the value in a file of sysfs about an interface; an empty text if there is none. */
+static const char *of_interface(const char *name, const char *file)
+{
+	static char text[256];
+	char path[512];
+	FILE *f;
+
+	text[0] = 0;
+	snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
+	if ((f = fopen(path, "r"))) {
+		if (!fgets(text, sizeof text, f))
+			text[0] = 0;
+		fclose(f);
+	}
+	text[strcspn(text, "\n")] = 0;
+	return text;
+}
+static struct fi_info *first_with_card(struct fi_info *i)
+{
+	while (i && !i->nic)
+		i = i->next;
+	return i;
+}
+/* Infos of IP providers have a card where this host has one. */
+static void skip_without_card(void)
+{
+	if (!strncmp(ct_prov, "tcp", 3) || !strncmp(ct_prov, "udp", 3) || !strcmp(ct_prov, "sockets") || !strcmp(ct_prov, "net"))
+		SKIP_HERE("no interface has a device");
+	SKIP("no card in the infos");
+}
+/* "device_attr.name: The operating system name associated with the device. This may be a logical network interface
+ * name"; "address: The primary link-level address associated with the NIC, such as a MAC address"; "mtu: The maximum
+ * transfer unit of link level frames or packets, in bytes"; "speed: The active link data rate, given in bits per
+ * second"; "Bus attributes are used to identify the physical location of the NIC in the system" */
+static void described_card(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *all = ct_getinfo(&o, NULL, NULL, 0), *i = first_with_card(all);
+	char link[600], *where, pci[32];
+	const struct fid_nic *nic;
+	const char *name;
+
+	(void)rank;
+	if (!i)
+		skip_without_card();
+	nic = i->nic;
+	CHECK(nic->device_attr && nic->bus_attr && nic->link_attr && nic->device_attr->name);
+	EQ(nic->fid.fclass, FI_CLASS_NIC);
+	name = nic->device_attr->name;
+	if (!*of_interface(name, "address"))
+		SKIP("the device is no network interface");
+	CHECK(!strncmp(i->domain_attr->name, name, strlen(name)));
+	CHECK(!strcmp(nic->link_attr->address, of_interface(name, "address")));
+	EQ(nic->link_attr->mtu, strtoul(of_interface(name, "mtu"), NULL, 10));
+	if (atol(of_interface(name, "speed")) > 0)
+		EQ(nic->link_attr->speed, strtoul(of_interface(name, "speed"), NULL, 10) * 1000000);
+	else
+		EQ(nic->link_attr->speed, 0);
+	if (!strcmp(of_interface(name, "operstate"), "up"))
+		EQ(nic->link_attr->state, FI_LINK_UP);
+	if (!strcmp(of_interface(name, "type"), "1"))
+		CHECK(!strcmp(nic->link_attr->network_type, "Ethernet"));
+	snprintf(link, sizeof link, "/sys/class/net/%s/device", name);
+	CHECK((where = realpath(link, NULL)));
+	if (nic->bus_attr->bus_type == FI_BUS_PCI) {
+		const struct fi_pci_attr *at = &nic->bus_attr->attr.pci;
+
+		snprintf(pci, sizeof pci, "/%04x:%02x:%02x.%x", at->domain_id, at->bus_id, at->device_id, at->function_id);
+		CHECK(strstr(where, pci));
+	} else {
+		CHECK(!strstr(where, "/pci0"));
+	}
+	free(where);
+	fi_freeinfo(all);
+}
+/* "It is automatically freed as part of calling fi_freeinfo(3)"; fi_dupinfo(3) copies an info with all of it */
+static void copied_card(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *all = ct_getinfo(&o, NULL, NULL, 0), *i = first_with_card(all), *copy;
+	const struct fid_nic *nic;
+	static char text[16384];
+
+	(void)rank;
+	if (!i)
+		skip_without_card();
+	CHECK((copy = fi_dupinfo(i)));
+	CHECK((nic = copy->nic) && nic != i->nic && nic->device_attr->name != i->nic->device_attr->name);
+	CHECK(!strcmp(nic->device_attr->name, i->nic->device_attr->name));
+	CHECK(!memcmp(&nic->bus_attr->attr.pci, &i->nic->bus_attr->attr.pci, sizeof nic->bus_attr->attr.pci));
+	snprintf(text, sizeof text, "%s", fi_tostr(i, FI_TYPE_INFO));
+	fi_freeinfo(all);
+	CHECK(!strcmp(text, fi_tostr(copy, FI_TYPE_INFO)));
+	CHECK(strstr(text, "    nic:\n        fi_device_attr:\n            name: "));
+	CHECK(strstr(text, "\n        fi_link_attr:\n            address: "));
+	fi_freeinfo(copy);
+}
+/* "attributes for a struct fi_info that is directly associated with underlying networking hardware": others have none */
+static void no_card(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *all = ct_getinfo(&o, NULL, NULL, 0);
+
+	(void)rank;
+	for (struct fi_info *i = all; i; i = i->next)
+		CHECK(strcmp(i->domain_attr->name, "lo") || !i->nic);
+	fi_freeinfo(all);
+}
+
 /* only the name changes, in infos and in the names of variables */
 static void other_name(int rank)
 {
@@ -259,5 +368,8 @@ static const struct ct_test tests[] = {
 	{ "the variables of the registration cache are listed", known_variables, CT_SOLO },
 	{ "a provider works under another name", other_name, CT_SOLO },
 	{ "the NIC of an info is copied, described and freed by its provider", own_card, CT_SOLO },
+	{ "the NIC of an info describes the interface of its domain", described_card, CT_SOLO },
+	{ "a copy of an info has a NIC of its own, with the same text", copied_card, CT_SOLO },
+	{ "an info of the loopback has no NIC", no_card, CT_SOLO },
 };
 CT_MAIN("ext", tests)

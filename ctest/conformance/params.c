@@ -96,17 +96,65 @@ static void iface(int rank)
 	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
 	fi_freeinfo(h);
 }
-static void no_iface(int rank)
+/* Returns the infos with this choice of interfaces; none if there are none. */
+static struct fi_info *chosen(const char *choice)
 {
 	struct ct_opt o = { 0 };
-	struct fi_info *h = ct_hints(&o), *i;
+	struct fi_info *h, *i = NULL;
+	int r;
+
+	tcp_only();
+	setenv("FI_TCP_IFACE", choice, 1);
+	h = ct_hints(&o);
+	r = fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i);
+	fi_freeinfo(h);
+	if (r)
+		EQ(r, -FI_ENODATA);
+	return r ? NULL : i;
+}
+static void no_iface(int rank)
+{
+	(void)rank;
+	CHECK(!chosen("eth99"));
+}
+static void malformed_iface(int rank)
+{
+	(void)rank;
+	CHECK(!chosen("lo,127.0.0.0/33"));
+}
+/* checks that a choice is the loopback's address of IPv4 */
+static void only_ipv4_of_lo(const char *choice)
+{
+	struct fi_info *i = chosen(choice);
+
+	CHECK(i);
+	for (struct fi_info *p = i; p; p = p->next) {
+		CHECK(!strcmp(p->domain_attr->name, "lo"));
+		EQ(p->addr_format, FI_SOCKADDR_IN);
+	}
+	fi_freeinfo(i);
+}
+static void iface_network(int rank)
+{
+	(void)rank;
+	only_ipv4_of_lo("eth99,127.0.0.0/8");
+}
+static void iface_prefix(int rank)
+{
+	(void)rank;
+	only_ipv4_of_lo("lo*,^::/0");
+}
+static void iface_excluded(int rank)
+{
+	struct fi_info *i;
 
 	(void)rank;
-	tcp_only();
-	setenv("FI_TCP_IFACE", "eth99", 1);
-	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
-	fi_freeinfo(i);
-	fi_freeinfo(h);
+	i = chosen("^lo,eth99");
+	/* a host may have nothing but its loopback */
+	for (struct fi_info *p = i; p; p = p->next)
+		CHECK(strcmp(p->domain_attr->name, "lo"));
+	if (i)
+		fi_freeinfo(i);
 }
 static void sizes(int rank)
 {
@@ -810,7 +858,11 @@ static void io_uring_peers(int rank)
 
 static const struct ct_test tests[] = {
 	{ "FI_TCP_IFACE restricts the provider to one interface", iface, CT_SOLO },
-	{ "FI_TCP_IFACE with an unknown interface name has no effect", no_iface, CT_SOLO },
+	{ "FI_TCP_IFACE with an unknown interface name leaves no info", no_iface, CT_SOLO },
+	{ "FI_TCP_IFACE with a malformed network leaves no info", malformed_iface, CT_SOLO },
+	{ "FI_TCP_IFACE takes networks in a list", iface_network, CT_SOLO },
+	{ "FI_TCP_IFACE takes beginnings of names, and excludes networks", iface_prefix, CT_SOLO },
+	{ "FI_TCP_IFACE excludes interfaces", iface_excluded, CT_SOLO },
 	{ "FI_TCP_TX_SIZE and FI_TCP_RX_SIZE are the sizes of queues", sizes, CT_SOLO },
 	{ "FI_TCP_MAX_INJECT is the inject size", max_inject, CT_REL },
 	{ "FI_TCP_PORT_LOW_RANGE and FI_TCP_PORT_HIGH_RANGE limit the listening ports", ports, CT_SOLO | CT_REL },

@@ -1,8 +1,8 @@
 /*
- * Two processes that talk over lnx, each on the libfabric that it was started with: tagged messages of
- * every kind of size both ways, before and after their receives are posted, and every byte is looked at.
+ * Two processes that talk over lnx or another provider, each on the libfabric that it was started with: tagged
+ * messages of every kind of size both ways, before and after their receives are posted, and every byte is looked at.
  *
- *   lnx_pair first|second OWN OTHER     files with the addresses: OWN is written, OTHER is waited for
+ *   lnx_pair first|second OWN OTHER [PROVIDER]     files with the addresses: OWN is written, OTHER is waited for
  *
  * Prints which libfabric it has mapped; ends with status 1 on any error, and after 200 seconds.
  */
@@ -67,7 +67,7 @@ static void exchange(struct fid_av *av, const char *own, const char *other)
 	if (fi_av_insert(av, name, 1, &peer, 0, NULL) != 1)
 		die("the other's address is refused");
 }
-static void open_endpoint(const char *own, const char *other)
+static void open_endpoint(const char *provider, const char *own, const char *other)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
 	struct fi_cq_attr cq_attr = { .format = FI_CQ_FORMAT_TAGGED, .size = 256 };
@@ -80,7 +80,7 @@ static void open_endpoint(const char *own, const char *other)
 	hints->caps = FI_TAGGED;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
-	hints->fabric_attr->prov_name = strdup("lnx");
+	hints->fabric_attr->prov_name = strdup(provider);
 	TRY(fi_getinfo(FI_VERSION(1, 14), NULL, NULL, 0, hints, &info));
 	fi_freeinfo(hints);
 	TRY(fi_fabric(info->fabric_attr, &fabric, NULL));
@@ -155,12 +155,12 @@ static void receive_all(int side, int round, size_t size, int posted)
 }
 int main(int argc, char **argv)
 {
-	int first = argc == 4 && !strcmp(argv[1], "first");
+	int first = argc >= 4 && !strcmp(argv[1], "first");
 
-	if (argc != 4)
-		die("usage: lnx_pair first|second OWN OTHER");
+	if (argc != 4 && argc != 5)
+		die("usage: lnx_pair first|second OWN OTHER [PROVIDER]");
 	alarm(200);
-	open_endpoint(argv[2], argv[3]);
+	open_endpoint(argc == 5 ? argv[4] : "lnx", argv[2], argv[3]);
 	print_library();
 	sbuf = malloc(EACH * MAX_SIZE);
 	for (int message = 0; message < EACH; message++)

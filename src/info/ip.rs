@@ -1,18 +1,28 @@
 //! fi_getinfo for providers with IP addresses.
+mod choice;
+mod interfaces;
+mod list;
+mod system;
+
 use crate::abi::{
-    FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOURCE,
+    FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_RESCAN, FI_SOCKADDR_IN, FI_SOCKADDR_IN6,
+    FI_SOURCE,
 };
 use crate::error::{Error, Result};
 use crate::info::check::{ProviderOffer, alter, check, fit_comm_caps};
+use crate::info::nic::Nic;
 use crate::info::owned::{InfoBuf, InfoChain, InfoRef};
 use crate::info::query::InfoQuery;
 use crate::info::{addr, tostr};
 use core::ffi::{CStr, c_int};
 use core::ptr;
+use interfaces::{NoInterface, UsableAddr};
+use list::{InterfaceAddr, InterfaceList, sock_addr};
 use std::ffi::CString;
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+pub use choice::InterfaceChoice;
+pub use interfaces::Interfaces;
 
 /// Properties of an IP provider.
 pub struct IpProvider<'a> {
@@ -21,10 +31,15 @@ pub struct IpProvider<'a> {
     pub name: &'a CStr,
     /// Offers of the provider for each kind of endpoint, in the order of the answer.
     pub offers: &'a [ProviderOffer],
-    /// The one interface to use, from `FI_<PROV>_IFACE`.
-    pub iface: Option<&'a str>,
+    /// Interfaces of the provider, chosen by `FI_<PROV>_IFACE`.
+    pub interfaces: &'a Interfaces,
     /// Callback with a line for every reason for a missing info.
     pub report: &'a dyn Fn(&str),
+    /// Callback with a line about a choice of interfaces without any.
+    pub warn: &'a dyn Fn(&str),
+    /// Callback with a line for each interface, with the reason for its place in the order, if the
+    /// lines are wanted.
+    pub explain: Option<&'a dyn Fn(&str)>,
 }
 
 /// Returns the infos of an IP provider (fi_getinfo(3)), without names and version of the provider,
@@ -32,11 +47,19 @@ pub struct IpProvider<'a> {
 ///
 /// Without addresses there is one info for each offer and each address of this host. With a source,
 /// or a destination from which the kernel determines one, there is one for each offer. Fails with
-/// `-FI_ENODATA` if nothing matches, after calls of `report` with the reasons.
+/// `-FI_ENODATA` if nothing matches, after calls of `report` with the reasons, and with `-FI_EINVAL`
+/// for a malformed choice of interfaces.
 pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
     let (version, hints) = (query.version, query.hints);
+    prov.interfaces.check().map_err(|why| {
+        (prov.warn)(&why);
+        Error::INVAL
+    })?;
+    if query.flags & FI_RESCAN != 0 {
+        prov.interfaces.rescan();
+    }
     let ends = IpEnds::find(prov, query)?;
-    let ifaces = ends.ifaces(prov)?;
+    let locals = ends.local_addrs(prov)?;
     let mut chain = InfoChain::new();
     for offer in prov.offers {
         let kind = tostr::ep_type(offer.most.ep().r#type.raw());
@@ -49,14 +72,14 @@ pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoCh
                 continue;
             }
         }
-        for iface in &ifaces {
+        for local in &locals {
             let mut info = alter(version, offer, hints)?;
-            let loopback = iface.addr.is_some_and(|addr| addr.ip().is_loopback());
+            let loopback = local.addr.is_some_and(|addr| addr.ip().is_loopback());
             if let Err(mismatch) = fit_comm_caps(&mut info, loopback, ends.named(), hints) {
-                (prov.report)(&format!("{kind} on {} refused: {mismatch}", iface.name));
+                (prov.report)(&format!("{kind} on {} refused: {mismatch}", local.name));
                 continue;
             }
-            iface.describe(&mut info, ends.dest)?;
+            local.describe(&mut info, ends.dest)?;
             if let Some(hints) = hints {
                 info.set_handle(hints.handle());
             }
@@ -131,73 +154,51 @@ impl IpEnds {
         self.src.is_some() || self.dest.is_some()
     }
 
-    /// The local addresses to make infos of.
-    fn ifaces(&self, prov: &IpProvider<'_>) -> Result<Vec<Iface>> {
+    /// Returns the local addresses to make infos of.
+    fn local_addrs(&self, prov: &IpProvider<'_>) -> Result<Vec<LocalAddr>> {
         let src = self.src.or_else(|| self.dest.and_then(|dest| source_for(&dest)));
         if let Some(src) = src {
-            return Ok(vec![Iface::of(src, prov.name)?]);
+            return Ok(vec![LocalAddr::of(src, prov)?]);
         }
         if self.dest.is_some() {
             // No route there now; the provider may still be opened.
-            return Ok(vec![Iface::nowhere(prov.name)]);
+            return Ok(vec![LocalAddr::nowhere(prov.name)]);
         }
-        let ifaces = usable(Iface::all()?, prov.iface, prov.report);
-        if ifaces.is_empty() {
-            (prov.report)("refused: no network interface is up, not even the loopback");
-            return Err(Error::NODATA);
-        }
-        let (takes, not): (Vec<_>, Vec<_>) = ifaces.into_iter().partition(|iface| {
-            iface.addr.is_some_and(|addr| addr::format_takes(self.format, &addr))
-        });
+        let usable = prov.interfaces.usable().map_err(|why| match why {
+            NoInterface::Failed(error) => error,
+            NoInterface::Chosen(why) => {
+                (prov.warn)(&why);
+                Error::NODATA
+            }
+            NoInterface::NoneUp => {
+                (prov.report)("refused: no network interface is up, not even the loopback");
+                Error::NODATA
+            }
+        })?;
+        let (takes, not): (Vec<_>, Vec<_>) = usable
+            .into_iter()
+            .partition(|usable| addr::format_takes(self.format, &usable.addr.addr));
         if takes.is_empty() || self.format == FI_ADDR_STR as u32 {
-            let have = not.iter().chain(&takes).filter_map(|iface| iface.addr);
-            let have = have.map(|addr| addr::to_string(&addr)).collect::<Vec<_>>().join(", ");
+            let have = not.iter().chain(&takes).map(|usable| addr::to_string(&usable.addr.addr));
+            let have = have.collect::<Vec<_>>().join(", ");
             (prov.report)(&format!(
                 "refused: addr_format: wanted {}, have {have}",
                 tostr::addr_format(self.format)
             ));
             return Err(Error::NODATA);
         }
-        Ok(takes)
+        if let Some(explain) = prov.explain {
+            prov.interfaces.explain(&takes).iter().for_each(|line| explain(line));
+        }
+        Ok(takes.into_iter().map(LocalAddr::from).collect())
     }
 }
 
 /// Returns the addresses of interfaces in state up, each with its interface's name, in the order of
 /// the kernel.
 pub fn interfaces() -> Vec<(String, SocketAddr)> {
-    let all = Iface::all().unwrap_or_default().into_iter();
-    all.filter_map(|iface| Some((iface.name, iface.addr?))).collect()
-}
-
-/// Returns an address by which peers can connect to a socket bound to this one: for the wildcard
-/// address, the address of the best interface of its family.
-pub fn address_for_peers(bound: SocketAddr) -> SocketAddr {
-    if !bound.ip().is_unspecified() {
-        return bound;
-    }
-    let all = Iface::all().unwrap_or_default();
-    let ours = usable(all, None, &|_| {}).into_iter().filter_map(|iface| iface.addr);
-    match best_of_family(ours, &bound) {
-        Some(mut addr) => {
-            addr.set_port(bound.port());
-            addr
-        }
-        None => bound,
-    }
-}
-
-/// Returns the first of these addresses of the same family usable without naming an interface, or
-/// else the first of the family.
-fn best_of_family(
-    addrs: impl Iterator<Item = SocketAddr> + Clone,
-    like: &SocketAddr,
-) -> Option<SocketAddr> {
-    let mut family = addrs.filter(|addr| addr.is_ipv4() == like.is_ipv4());
-    let is_global = |addr: &SocketAddr| match addr {
-        SocketAddr::V4(_) => true,
-        SocketAddr::V6(addr) => !addr.ip().is_unicast_link_local(),
-    };
-    family.clone().find(is_global).or_else(|| family.next())
+    let all = InterfaceList::read().unwrap_or_default().addrs;
+    all.into_iter().map(|iface| (iface.name, iface.addr)).collect()
 }
 
 /// An address in hints: a socket address, or a string if they say so.
@@ -293,16 +294,6 @@ pub fn resolve(
     found.ok_or_else(|| "no IP address".into())
 }
 
-/// # Safety
-/// `at` is null or valid for `len` bytes.
-unsafe fn sock_addr(at: *const libc::sockaddr, len: usize) -> Option<SocketAddr> {
-    if at.is_null() {
-        return None;
-    }
-    // SAFETY: by this function's contract.
-    addr::from_sock(unsafe { core::slice::from_raw_parts(at.cast(), len) })
-}
-
 /// The source the system would use for a destination; no packet is sent.
 fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
     let any: IpAddr = match dest {
@@ -321,95 +312,47 @@ fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
 
 /// Returns the index of the interface with this address; 0 if there is none.
 pub fn interface_of(addr: IpAddr) -> u32 {
-    let mut all = Iface::all().unwrap_or_default().into_iter();
-    let found = all.find(|iface| iface.addr.is_some_and(|a| a.ip() == addr));
-    let name = found.and_then(|iface| CString::new(iface.name).ok());
+    let all = InterfaceList::read().unwrap_or_default();
+    let name = all.find(addr).and_then(|iface| CString::new(iface.name.clone()).ok());
     // SAFETY: a C string, which outlives the call.
     name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
-/// Local address with its interface.
-#[derive(Clone, Debug)]
-struct Iface {
+/// Local address of infos, with the names of its interface.
+struct LocalAddr {
     /// The interface, the name of the domain.
     name: String,
     /// The network, the name of the fabric.
     network: String,
     addr: Option<SocketAddr>,
-    /// Link speed in Mbit/s.
-    speed: u64,
-    point_to_point: bool,
+    /// Card of the interface.
+    nic: Option<Nic>,
 }
 
-impl Iface {
-    /// Returns all addresses of interfaces in state up, in the order of the kernel, or none if it
-    /// does not report them. Fails with -FI_ENOMEM if there is no memory for the answer.
-    fn all() -> Result<Vec<Self>> {
-        let mut list = ptr::null_mut();
-        // SAFETY: a place for the answer.
-        if unsafe { libc::getifaddrs(&mut list) } != 0 {
-            let error = Error::last_os();
-            return if error == Error::NOMEM { Err(error) } else { Ok(Vec::new()) };
-        }
-        let mut all = Vec::new();
-        let mut next = list;
-        while !next.is_null() {
-            // SAFETY: an entry of the list that getifaddrs made: its name is a
-            // C string, and address and mask have the size of their family.
-            unsafe {
-                let entry = &*next;
-                next = entry.ifa_next;
-                let flags = entry.ifa_flags as c_int;
-                let Some(len) = entry.ifa_addr.as_ref().and_then(sock_len) else { continue };
-                let Some(addr) = sock_addr(entry.ifa_addr, len) else { continue };
-                if flags & libc::IFF_UP == 0 {
-                    continue;
-                }
-                // Some systems leave the mask's family out, so take the address's.
-                let mask = match addr {
-                    _ if entry.ifa_netmask.is_null() => None,
-                    SocketAddr::V4(_) => {
-                        let mask = &*entry.ifa_netmask.cast::<libc::sockaddr_in>();
-                        Some(IpAddr::V4(Ipv4Addr::from(mask.sin_addr.s_addr.to_ne_bytes())))
-                    }
-                    SocketAddr::V6(_) => {
-                        let mask = &*entry.ifa_netmask.cast::<libc::sockaddr_in6>();
-                        Some(IpAddr::V6(Ipv6Addr::from(mask.sin6_addr.s6_addr)))
-                    }
-                };
-                let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-                // The system answers slowly: it is asked once for each interface.
-                let known = all.iter().find(|other: &&Self| other.name == name);
-                all.push(Self {
-                    network: network(addr.ip(), mask),
-                    speed: match known {
-                        Some(other) => other.speed,
-                        None if flags & libc::IFF_LOOPBACK != 0 => UNKNOWN_SPEED,
-                        None => link_speed(&name),
-                    },
-                    name,
-                    addr: Some(addr),
-                    point_to_point: flags & libc::IFF_POINTOPOINT != 0,
-                });
-            }
-        }
-        // SAFETY: made by getifaddrs, and not used any more.
-        unsafe { libc::freeifaddrs(list) };
-        Ok(all)
+impl From<UsableAddr> for LocalAddr {
+    fn from(UsableAddr { addr, nic, .. }: UsableAddr) -> Self {
+        Self { name: addr.name, network: addr.network, addr: Some(addr.addr), nic }
     }
+}
 
-    /// Returns the interface of a given source address.
-    fn of(src: SocketAddr, prov: &CStr) -> Result<Self> {
-        let found = Self::all()?
-            .into_iter()
-            .find(|iface| iface.addr.is_some_and(|addr| addr.ip() == src.ip()));
-        Ok(Self { addr: Some(src), ..found.unwrap_or_else(|| Self::nowhere(prov)) })
+impl LocalAddr {
+    /// Returns a given source address with its interface.
+    fn of(src: SocketAddr, prov: &IpProvider<'_>) -> Result<Self> {
+        let found = prov.interfaces.find(src.ip())?;
+        let of_interface = |(addr, nic): (InterfaceAddr, _)| Self {
+            name: addr.name,
+            network: addr.network,
+            addr: None,
+            nic,
+        };
+        let local = found.map_or_else(|| Self::nowhere(prov.name), of_interface);
+        Ok(Self { addr: Some(src), ..local })
     }
 
     /// No interface: the provider's own names stand in.
     fn nowhere(prov: &CStr) -> Self {
         let name = prov.to_string_lossy().into_owned();
-        Self { network: name.clone(), name, addr: None, speed: 0, point_to_point: false }
+        Self { network: name.clone(), name, addr: None, nic: None }
     }
 
     fn describe(&self, info: &mut InfoBuf, dest: Option<SocketAddr>) -> Result {
@@ -422,80 +365,12 @@ impl Iface {
         let bytes = self.addr.map(|addr| addr::to_sock(&addr));
         info.set_src_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))?;
         let bytes = dest.map(|addr| addr::to_sock(&addr));
-        info.set_dest_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))
-    }
-}
-
-fn sock_len(addr: &libc::sockaddr) -> Option<usize> {
-    match i32::from(addr.sa_family) {
-        libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
-        libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
-        _ => None,
-    }
-}
-
-/// Returns the interfaces to offer, best first: by speed, IPv4 before IPv6, in reverse kernel
-/// order. Loopback comes behind all others, with only its well-known addresses.
-fn usable(all: Vec<Iface>, wanted: Option<&str>, report: &dyn Fn(&str)) -> Vec<Iface> {
-    if let Some(wanted) = wanted {
-        let named: Vec<_> =
-            all.iter().rev().filter(|iface| iface.name == wanted).cloned().collect();
-        if !named.is_empty() {
-            return ranked(named);
+        info.set_dest_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))?;
+        if let Some(nic) = &self.nic {
+            info.set_nic(nic.clone());
         }
-        report(&format!("interface {wanted} is not up or has no address; using all others"));
+        Ok(())
     }
-    let is_loopback = |iface: &&Iface| iface.addr.is_some_and(|addr| is_the_loopback(addr.ip()));
-    let others = all
-        .iter()
-        .rev()
-        .filter(|iface| iface.name != "lo" && !is_loopback(iface) && !iface.point_to_point);
-    let mut list = ranked(others.cloned().collect());
-    list.extend(ranked(all.iter().filter(is_loopback).cloned().collect()));
-    list
-}
-
-fn ranked(mut ifaces: Vec<Iface>) -> Vec<Iface> {
-    // Stable, so that equals keep the order they have.
-    ifaces.sort_by_key(|iface| {
-        (core::cmp::Reverse(iface.speed), iface.addr.is_some_and(|addr| addr.is_ipv6()))
-    });
-    ifaces
-}
-
-fn is_the_loopback(ip: IpAddr) -> bool {
-    ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
-}
-
-/// Returns the network as `192.0.2.0/24`. A loopback address is a separate network, regardless of
-/// the interface, because it reaches nothing else.
-fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
-    match (ip, mask) {
-        (IpAddr::V4(ip), _) if ip.is_loopback() => format!("{ip}/32"),
-        (IpAddr::V4(ip), Some(IpAddr::V4(mask))) => {
-            let mask = u32::from(mask);
-            format!("{}/{}", Ipv4Addr::from(u32::from(ip) & mask), mask.count_ones())
-        }
-        (IpAddr::V6(ip), Some(IpAddr::V6(mask))) => {
-            let mask = u128::from(mask);
-            format!("{}/{}", Ipv6Addr::from(u128::from(ip) & mask), mask.count_ones())
-        }
-        (IpAddr::V4(ip), _) => format!("{ip}/32"),
-        (IpAddr::V6(ip), _) => format!("{ip}/128"),
-    }
-}
-
-/// Assumed link speed if unknown, in Mbit/s: a modest one.
-const UNKNOWN_SPEED: u64 = 100;
-
-/// Link speed in Mbit/s.
-fn link_speed(name: &str) -> u64 {
-    let mut text = [0; 20];
-    let read = File::open(format!("/sys/class/net/{name}/speed"))
-        // Reads "-1" or fails to read for what has no speed.
-        .and_then(|mut file| file.read(&mut text));
-    let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or("");
-    text.trim().parse().unwrap_or(UNKNOWN_SPEED)
 }
 
 #[cfg(test)]
@@ -525,8 +400,10 @@ mod tests {
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
-            iface: None,
+            interfaces: &Interfaces::default(),
             report: &|line| reported.borrow_mut().push(line.to_owned()),
+            warn: &|line| reported.borrow_mut().push(line.to_owned()),
+            explain: None,
         };
         let of_hints = InfoQuery::for_hints(crate::info::API_VERSION, hints);
         let chain = ip_getinfo(&prov, &InfoQuery { node, service, flags, ..of_hints });
@@ -538,25 +415,6 @@ mod tests {
             addr.and_then(addr::from_sock).map_or(String::new(), |addr| addr.to_string())
         };
         chain.unwrap().iter().map(|info| (text(info.src_addr()), text(info.dest_addr()))).collect()
-    }
-
-    #[test]
-    fn a_wildcard_address_is_named_by_the_best_one_of_its_family() {
-        let addrs = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        let ours: Vec<SocketAddr> =
-            addrs(&["[fe80::1]:0", "192.0.2.1:0", "[2001:db8::1]:0", "127.0.0.1:0", "[::1]:0"]);
-        let best = |like: &str| best_of_family(ours.iter().copied(), &like.parse().unwrap());
-        assert_eq!(best("0.0.0.0:1"), Some(ours[1]));
-        assert_eq!(best("[::]:1"), Some(ours[2]));
-        assert_eq!(
-            best_of_family(ours[..1].iter().copied(), &"[::]:1".parse().unwrap()),
-            Some(ours[0])
-        );
-        assert_eq!(best_of_family(ours[..1].iter().copied(), &"0.0.0.0:1".parse().unwrap()), None);
-        let bound = "192.0.2.7:5".parse().unwrap();
-        assert_eq!(address_for_peers(bound), bound);
-        let named = address_for_peers("0.0.0.0:5".parse().unwrap());
-        assert_eq!(named.port(), 5);
     }
 
     #[test]
@@ -636,14 +494,5 @@ mod tests {
         assert_eq!(reported.len(), 2, "{reported:?}");
         assert_eq!(reported[0], "FI_EP_RDM refused: caps: FI_ATOMIC is not offered");
         assert_eq!(reported[1], "FI_EP_RDM refused: tx_attr->size: wanted 4096, have 1024");
-    }
-
-    #[test]
-    fn networks_are_named_by_prefix() {
-        let mask = |mask: &str| Some(mask.parse().unwrap());
-        let ip = |ip: &str| ip.parse().unwrap();
-        assert_eq!(network(ip("10.1.0.7"), mask("255.255.255.252")), "10.1.0.4/30");
-        assert_eq!(network(ip("127.0.0.1"), mask("255.0.0.0")), "127.0.0.1/32");
-        assert_eq!(network(ip("fe80::fc:1"), mask("ffff:ffff:ffff:ffff::")), "fe80::/64");
     }
 }

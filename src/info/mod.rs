@@ -32,7 +32,9 @@ pub mod tostr;
 mod version;
 
 pub use check::{ASKED_DOMAIN_CAPS, EndpointLimits, HintsMismatch, ProviderOffer, alter, check};
-pub use ip::{IpProvider, Unresolved, address_for_peers, interface_of, ip_getinfo, resolve};
+pub use ip::{
+    InterfaceChoice, Interfaces, IpProvider, Unresolved, interface_of, ip_getinfo, resolve,
+};
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{ApiLevel, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};

@@ -45,6 +45,22 @@ pub struct Pci {
     pub function_id: u8,
 }
 
+impl Pci {
+    /// Parses the kernel's name of a device, like `0000:3b:00.1`.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (domain, rest) = name.split_once(':')?;
+        let (bus, rest) = rest.split_once(':')?;
+        let (device, function) = rest.split_once('.')?;
+        let small = |text| u8::from_str_radix(text, 16).ok();
+        Some(Self {
+            domain_id: u16::from_str_radix(domain, 16).ok()?,
+            bus_id: small(bus)?,
+            device_id: small(device)?,
+            function_id: small(function)?,
+        })
+    }
+}
+
 /// A link (struct fi_link_attr).
 #[derive(Clone, Debug)]
 pub struct NicLink {
@@ -258,5 +274,15 @@ mod tests {
         }
         // SAFETY: a live card, closed once.
         assert_eq!(unsafe { close(nic.cast()) }, 0);
+    }
+
+    #[test]
+    fn pci_address_is_parsed_and_other_names_are_refused() {
+        let address = Pci::parse("0001:3b:1f.7").unwrap();
+        assert_eq!((address.domain_id, address.bus_id), (1, 0x3b));
+        assert_eq!((address.device_id, address.function_id), (0x1f, 7));
+        assert!(
+            ["", "rxe0", "0000:00", "0000:00:zz.0"].iter().all(|name| Pci::parse(name).is_none())
+        );
     }
 }

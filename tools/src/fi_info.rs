@@ -406,10 +406,13 @@ static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 unsafe extern "C" fn wants(
     _prov: *const fi_provider,
     level: c_enum<fi_log_level>,
-    _subsys: c_enum<fi_log_subsys>,
+    subsys: c_enum<fi_log_subsys>,
     _flags: u64,
 ) -> c_int {
-    c_int::from(level == fi_log_level::FI_LOG_WARN || level == fi_log_level::FI_LOG_INFO)
+    // Providers explain the order of infos at level trace.
+    let explains = level == fi_log_level::FI_LOG_TRACE && subsys == fi_log_subsys::FI_LOG_FABRIC;
+    let reports = level == fi_log_level::FI_LOG_WARN || level == fi_log_level::FI_LOG_INFO;
+    c_int::from(explains || reports)
 }
 
 unsafe extern "C" fn never(

@@ -1,6 +1,7 @@
-//! Values of environment variables: lists of providers (FI_PROVIDER) and
-//! parameters of every type.
+//! Values of environment variables: lists of providers (FI_PROVIDER), of interfaces (FI_TCP_IFACE),
+//! and parameters of every type.
 use ofi::abi::fi_param_type::*;
+use ofi::info::{InterfaceChoice, Interfaces};
 use ofi_core::log::NameFilter;
 use ofi_core::params::{self, Value};
 use std::ffi::CStr;
@@ -40,6 +41,9 @@ pub fn run(bytes: &[u8]) {
             assert_eq!(names.admits(name), !names.is_negated());
         }
         assert!(!names.is_empty() || names.admits(text));
+        let interfaces = Interfaces::new(InterfaceChoice::parse("FI_FUZZ_IFACE".into(), text));
+        let any = "0.0.0.0:7".parse().unwrap();
+        assert_eq!(interfaces.address_for_peers(any).port(), 7);
     }
     if bytes.contains(&0) {
         return;

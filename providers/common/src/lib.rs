@@ -36,8 +36,8 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, backoff, buf, datagram_io, link_addr, lock, malformed, matching, progress,
-    reserved, secret, slab, sock, stack, stats, sys, testing, wait, worker,
+    addr, atomic, backoff, buf, datagram_io, interfaces, link_addr, lock, malformed, matching,
+    progress, reserved, secret, slab, sock, stack, stats, sys, testing, wait, worker,
 };
 use base::{
     addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,

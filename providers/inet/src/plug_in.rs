@@ -1,7 +1,12 @@
 //! Description of the current plug-in.
 use ofi_provider::av::AvSharing;
 use ofi_provider::buf::IOV_LIMIT;
-use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
+use ofi_provider::error::Result;
+use ofi_provider::info::{
+    API_VERSION, InfoChain, InfoQuery, IpProvider, PROV_VERSION, ProviderOffer, ip_getinfo,
+};
+use ofi_provider::interfaces;
+use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 use std::ffi::CStr;
@@ -85,11 +90,22 @@ pub(crate) fn variable(parameter: &CStr) -> String {
     param::variable(provider(), parameter)
 }
 
-/// FI_*_IFACE, read once; declares it to the core at first use.
-pub(crate) fn iface() -> Option<&'static str> {
-    static IFACE: OnceLock<Option<String>> = OnceLock::new();
-    let help = c"the network interface to use, by name (default: all)";
-    IFACE.get_or_init(|| param::string(provider(), c"iface", help)).as_deref()
+/// Returns the infos of this plug-in's interfaces with these offers (FI_*_IFACE).
+pub(crate) fn infos(offers: &[ProviderOffer], query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let prov = provider();
+    let explain = |line: &str| ofi_provider::log!(prov, TRACE, FABRIC, "{line}");
+    let is_explained = log::enabled(prov, log::level::TRACE, log::subsys::FABRIC);
+    ip_getinfo(
+        &IpProvider {
+            name: prov.name(),
+            offers,
+            interfaces: interfaces::choose(prov),
+            report: &|line| ofi_provider::log!(prov, INFO, FABRIC, "{line}"),
+            warn: &|line| interfaces::warn(prov, line),
+            explain: is_explained.then_some(&explain),
+        },
+        query,
+    )
 }
 
 #[cfg(test)]

@@ -384,7 +384,7 @@ fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_a
             driver: None,
             firmware: CString::new(firmware).ok(),
         },
-        pci: bus.ok().and_then(|path| pci(path.file_name()?.to_str()?)),
+        pci: bus.ok().and_then(|path| nic::Pci::parse(path.file_name()?.to_str()?)),
         link: nic::NicLink {
             address: None,
             mtu: mtu(port),
@@ -406,20 +406,6 @@ fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_a
 }
 
 const ETHERNET: u8 = raw::ibv_link_layer::IBV_LINK_LAYER_ETHERNET as u8;
-
-/// Parses a bus location from a name like `0000:3b:00.1`.
-fn pci(name: &str) -> Option<nic::Pci> {
-    let (domain, rest) = name.split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (device, function) = rest.split_once('.')?;
-    let small = |text| u8::from_str_radix(text, 16).ok();
-    Some(nic::Pci {
-        domain_id: u16::from_str_radix(domain, 16).ok()?,
-        bus_id: small(bus)?,
-        device_id: small(device)?,
-        function_id: small(function)?,
-    })
-}
 
 /// Local address with its device.
 #[derive(Clone, Debug)]
@@ -498,14 +484,6 @@ fn route(dest: &SocketAddr) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pci_address_is_parsed_and_other_names_are_refused() {
-        let address = pci("0001:3b:1f.7").unwrap();
-        assert_eq!((address.domain_id, address.bus_id), (1, 0x3b));
-        assert_eq!((address.device_id, address.function_id), (0x1f, 7));
-        assert!(["", "rxe0", "0000:00", "0000:00:zz.0"].iter().all(|name| pci(name).is_none()));
-    }
 
     #[test]
     fn search_finds_the_largest_supported_size() {

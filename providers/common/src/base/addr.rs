@@ -5,6 +5,7 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::{InfoRef, Unresolved};
+use crate::interfaces::interfaces;
 use crate::link_addr::{LinkAddr, LinkLen};
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt;
@@ -304,10 +305,10 @@ impl Addr {
     }
 
     /// Returns the address used by peers to connect to an endpoint of this address. The IP wildcard
-    /// is replaced by the address of the best interface.
+    /// is replaced by the address of the best interface of this plug-in ([`interfaces`]).
     pub fn name_for_peers(&self) -> Self {
         match self {
-            Self::Ip(addr) => Self::Ip(ofi::info::address_for_peers(*addr)),
+            Self::Ip(addr) => Self::Ip(interfaces().address_for_peers(*addr)),
             other => other.clone(),
         }
     }

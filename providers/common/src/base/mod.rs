@@ -13,6 +13,7 @@ pub(crate) mod closer;
 pub mod datagram_io;
 pub(crate) mod fid_registry;
 mod hang;
+pub mod interfaces;
 #[allow(unsafe_code)]
 pub(crate) mod io_vecs;
 #[allow(unsafe_code)]

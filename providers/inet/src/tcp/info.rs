@@ -1,10 +1,11 @@
 //! Supported attributes (fi_getinfo(3), fi_tcp(7)).
 use super::config::config;
 use super::multipath;
-use crate::plug_in::{self, iface, provider, variable};
+use crate::plug_in::{self, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ProviderOffer, ip_getinfo};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
+use ofi_provider::interfaces;
 use ofi_stream::attrs::{OfferLimits, offers};
 use std::sync::OnceLock;
 
@@ -24,7 +25,7 @@ pub(crate) fn limits() -> &'static OfferLimits {
             region_segments: plug_in::current().region_segments,
             ..OfferLimits::of_params(provider(), protocols)
         };
-        iface();
+        interfaces::choose(provider());
         limits
     })
 }
@@ -43,12 +44,5 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     config().engine.local.explain(prov, io_uring.as_deref());
     config().engine.secret.explain(prov);
     multipath::explain();
-    let offers = offered(query.version, query.hints)?;
-    let prov = IpProvider {
-        name: prov.name(),
-        offers: &offers,
-        iface: iface(),
-        report: &|line| ofi_provider::log!(prov, INFO, FABRIC, "{line}"),
-    };
-    ip_getinfo(&prov, query)
+    plug_in::infos(&offered(query.version, query.hints)?, query)
 }

@@ -1,7 +1,7 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
 use super::info::{QUEUE_SIZE, offer, secret};
-use crate::plug_in::{self, TCP_PARAMETERS, iface, provider};
+use crate::plug_in::{self, TCP_PARAMETERS, provider};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
 use ofi_provider::api::{
@@ -9,7 +9,7 @@ use ofi_provider::api::{
     local_addr,
 };
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ip_getinfo};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::progress::Progress;
 use ofi_provider::secret::{KEY_FILE, key_variable};
 use ofi_provider::wait::WaitKind;
@@ -53,13 +53,7 @@ impl Getinfo for UdpFabric {
         let mut offer = offer(secret().is_wanted() || keys.iter().any(Option::is_some))?;
         offer.most.set_auth_keys(keys[0], keys[1])?;
         (plug_in::current().offered)(&mut offer);
-        let prov = IpProvider {
-            name: provider().name(),
-            offers: &[offer],
-            iface: iface(),
-            report: &|line| ofi_provider::log!(provider(), INFO, FABRIC, "{line}"),
-        };
-        ip_getinfo(&prov, query)
+        plug_in::infos(&[offer], query)
     }
 }
 

@@ -11,10 +11,11 @@ pub(crate) mod info;
 mod sealed;
 mod socket;
 
-use crate::plug_in::{InetPlugIn, iface};
+use crate::plug_in::InetPlugIn;
 use domain::UdpFabric;
 use ofi_provider::abi::fi_provider;
 use ofi_provider::api::{getinfo_entry, open_fabric};
+use ofi_provider::interfaces;
 
 /// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`.
 pub fn provider_entry(plug_in: &'static InetPlugIn) -> *mut fi_provider {
@@ -22,7 +23,7 @@ pub fn provider_entry(plug_in: &'static InetPlugIn) -> *mut fi_provider {
     let (getinfo, fabric) = (getinfo_entry::<UdpFabric>, open_fabric::<UdpFabric>);
     let provider = plug_in.provider.hand_out_with(None, getinfo, fabric);
     // Declares the parameters, so that fi_getparams lists them.
-    iface();
+    interfaces::choose(plug_in.provider);
     info::secret();
     provider
 }

@@ -1,0 +1,42 @@
+//! Network interfaces of a plug-in with IP addresses, as chosen by its user (`FI_TCP_IFACE`).
+use crate::log;
+use crate::param;
+use crate::provider::Provider;
+use ofi::info::{InterfaceChoice, Interfaces};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static INTERFACES: OnceLock<Interfaces> = OnceLock::new();
+
+/// Parameter with the user's choice.
+const PARAMETER: &core::ffi::CStr = c"iface";
+
+/// Returns the interfaces of this plug-in: all, unless [`choose`] was called before.
+pub fn interfaces() -> &'static Interfaces {
+    INTERFACES.get_or_init(Interfaces::default)
+}
+
+/// Returns the interfaces chosen by the user of this provider, read once; declares the parameter to
+/// the core at first use.
+pub fn choose(prov: &'static Provider) -> &'static Interfaces {
+    INTERFACES.get_or_init(|| {
+        let help =
+            c"network interfaces to use, with commas: names, beginnings of names (eth*) and \
+                     networks (192.0.2.0/24); ^ excludes; original: all, in the order of upstream \
+                     libfabric (default: all, the one with the default route first)";
+        let text = param::string(prov, PARAMETER, help).unwrap_or_default();
+        Interfaces::new(InterfaceChoice::parse(param::variable(prov, PARAMETER), &text))
+    })
+}
+
+/// Logs a problem of the user's choice: a warning the first time, later and for the variable of
+/// another provider a line at level info.
+pub fn warn(prov: &'static Provider, line: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let is_own = param::variable(prov, PARAMETER) == param::variable_of(prov, PARAMETER);
+    if is_own && !WARNED.swap(true, Ordering::Relaxed) {
+        log!(prov, WARN, FABRIC, "{line}");
+    } else {
+        log!(prov, INFO, FABRIC, "{line}");
+    }
+}
