@@ -99,10 +99,23 @@ impl NextEntry<'_> {
 enum Look {
     /// The entry was taken.
     Took,
+    /// There is no entry.
+    Empty,
     /// There is more to do.
     Else,
     /// A thread sleeps waiting for the lock, now free.
     Wake { took: bool },
+}
+
+/// Result of [`Cq::take_one`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// The entry was taken.
+    One,
+    /// There is no entry.
+    Empty,
+    /// There is more to do.
+    Else,
 }
 
 impl Cq {
@@ -348,7 +361,7 @@ impl Cq {
     ) -> Look {
         // For the levels with a lock more expensive than this check.
         if LEVEL != Level::SERIALIZED && self.len() == 0 {
-            return Look::Else;
+            return Look::Empty;
         }
         // SAFETY: by this function's contract.
         let take = |ring: &mut EntryRing| unsafe { self.take_one(ring, buf, count, src) };
@@ -357,8 +370,9 @@ impl Cq {
             _ => self.ring.try_lock_fast::<LEVEL>().map(|mut ring| (take(&mut ring), false)),
         };
         match looked {
-            Some((true, false)) => Look::Took,
-            Some((took, true)) => Look::Wake { took },
+            Some((Taken::One, false)) => Look::Took,
+            Some((Taken::Empty, false)) => Look::Empty,
+            Some((took, true)) => Look::Wake { took: took == Taken::One },
             _ => Look::Else,
         }
     }
@@ -374,15 +388,18 @@ impl Cq {
         buf: *mut c_void,
         count: usize,
         src: *mut fi_addr_t,
-    ) -> bool {
+    ) -> Taken {
         let read = self.read.load(Ordering::Relaxed);
         let there = self.written.load(Ordering::Relaxed) - read;
+        if there == 0 {
+            return Taken::Empty;
+        }
         if there.min(count) != 1 || buf.is_null() || ring.awaited {
-            return false;
+            return Taken::Else;
         }
         let entry = ring.slot(read);
         if entry.flags == ERROR_MARK {
-            return false;
+            return Taken::Else;
         }
         // SAFETY: by this function's contract.
         unsafe {
@@ -392,7 +409,7 @@ impl Cq {
             }
         }
         self.read.store(read + 1, Ordering::Release);
-        true
+        Taken::One
     }
 
     /// Makes progress if there is nothing to read. A read of no entries is an application's request

@@ -87,7 +87,7 @@ pub(super) unsafe extern "C-unwind" fn read<const LEVEL: usize>(
     count: usize,
 ) -> ssize_t {
     // SAFETY: see above; the buffer is the caller's.
-    unsafe { read_quickly::<LEVEL>(cq, buf, count, std::ptr::null_mut()) }
+    unsafe { read_fast::<LEVEL>(cq, buf, count, std::ptr::null_mut()) }
 }
 
 pub(super) unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
@@ -97,16 +97,16 @@ pub(super) unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
     src: *mut fi_addr_t,
 ) -> ssize_t {
     // SAFETY: see above; the buffers are the caller's.
-    unsafe { read_quickly::<LEVEL>(cq, buf, count, src) }
+    unsafe { read_fast::<LEVEL>(cq, buf, count, src) }
 }
 
-/// Reads an available entry, or else calls the slow path. It is a leaf without a stack frame: all
-/// calls and unwinding are in the tail-called function.
+/// Fast path for the only requested or available entry: without a frame, since all calls and
+/// unwinding are in the function called last. An empty queue is polled first.
 ///
 /// # Safety
 /// The queue is open or null; the buffers are as [`Cq::read_one`] requires.
 #[inline(always)]
-unsafe fn read_quickly<const LEVEL: usize>(
+unsafe fn read_fast<const LEVEL: usize>(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -119,7 +119,8 @@ unsafe fn read_quickly<const LEVEL: usize>(
         }
         match (*cq.cast::<Cq>()).read_one::<LEVEL>(buf, count, src) {
             Look::Took => 1,
-            Look::Else => read_slowly::<LEVEL>(cq, buf, count, src),
+            Look::Empty => read_slow::<LEVEL, true>(cq, buf, count, src),
+            Look::Else => read_slow::<LEVEL, false>(cq, buf, count, src),
             Look::Wake { took } => wake_and_read(cq, buf, count, src, took),
         }
     }
@@ -128,7 +129,7 @@ unsafe fn read_quickly<const LEVEL: usize>(
 /// Wakes the thread waiting for the queue's lock, then continues normally.
 ///
 /// # Safety
-/// As for [`read_slowly`].
+/// As for [`read_slow`].
 #[cold]
 unsafe extern "C-unwind" fn wake_and_read(
     cq: *mut fid_cq,
@@ -140,17 +141,18 @@ unsafe extern "C-unwind" fn wake_and_read(
     // SAFETY: by this function's contract.
     unsafe {
         (*cq.cast::<Cq>()).ring.wake_waiter();
-        if took { 1 } else { read_slowly::<{ Level::SHARED }>(cq, buf, count, src) }
+        if took { 1 } else { read_slow::<{ Level::SHARED }, false>(cq, buf, count, src) }
     }
 }
 
-/// Makes progress if there is nothing to read, and reads.
+/// Makes progress if the queue is empty, and reads. `EMPTY`: it is known to be empty. Otherwise
+/// there is more work than in [`read_fast`]: several entries, an error, or a read of none.
 ///
 /// # Safety
 /// The queue is open; the buffers are as [`Cq::read_one`] requires. No frame here, nor in the
 /// program's call to it, has anything to clean up.
 #[inline(never)]
-unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
+unsafe extern "C-unwind" fn read_slow<const LEVEL: usize, const EMPTY: bool>(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -160,19 +162,21 @@ unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
         // SAFETY: by this function's contract.
         unsafe {
             let cq = &*cq.cast::<Cq>();
-            cq.look_for(count);
-            if cq.len() == 0 {
-                return Error::AGAIN.to_ret() as ssize_t;
+            if !EMPTY {
+                cq.look_for(count);
+                return cq.read_all(buf, count, src).into_c();
             }
+            cq.progress.get().progress();
             match cq.read_one::<LEVEL>(buf, count, src) {
                 Look::Took => return 1,
-                Look::Else => {}
+                Look::Empty => return Error::AGAIN.to_ret() as ssize_t,
                 Look::Wake { took } => {
                     cq.ring.wake_waiter();
                     if took {
                         return 1;
                     }
                 }
+                Look::Else => {}
             }
             cq.read_all(buf, count, src).into_c()
         }
