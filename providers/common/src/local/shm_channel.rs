@@ -214,7 +214,8 @@ impl ShmChannel {
     pub fn send_header_and_body(&self, head: JoinedWords, body: ContiguousSrc<'_>) -> bool {
         let (head_len, n) = (head.len(), body.len());
         if !is_some(n) || !self.writer.knows_cell() {
-            return self.send_header_and_body_slow(head, body);
+            let (start, more) = head.parts();
+            return self.send_header_and_body_slow(start, more, head_len, body);
         }
         let number = self.writer.next_cell();
         let cell = self.out().cell(number);
@@ -227,10 +228,17 @@ impl ShmChannel {
         self.out().reader_looks(self.barriers.get()) || self.tell_reader()
     }
 
-    /// Handles other lengths, and waiting readers, for [`ShmChannel::send_header_and_body`].
+    /// Handles other lengths, and waiting readers, for [`ShmChannel::send_header_and_body`]. The
+    /// words are [parts](JoinedWords::parts), so its caller keeps them in registers.
     #[inline(never)]
-    fn send_header_and_body_slow(&self, head: JoinedWords, body: ContiguousSrc<'_>) -> bool {
-        let head_len = head.len();
+    fn send_header_and_body_slow(
+        &self,
+        start: (u64, u64),
+        more: (u64, u64),
+        head_len: usize,
+        body: ContiguousSrc<'_>,
+    ) -> bool {
+        let head = JoinedWords::of_parts(start, more, head_len);
         let len = head_len + body.len();
         if len > INLINE {
             return self.send_joined_bytes(head, body);

@@ -60,36 +60,40 @@ impl<N: ShmTransport> StreamState<N> {
     /// fi_send and fi_tsend, in all their forms.
     #[inline(always)]
     pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
-        if op.flags & FI_REMOTE_CQ_DATA != 0 {
-            return self.send_with_data(ep_id, op, tagged);
-        }
-        self.send_either::<false>(ep_id, op, tagged)
-    }
-
-    /// Runs [`StreamState::send`] for a message with remote CQ data. A separate function, so it
-    /// does not slow down other messages.
-    #[inline(never)]
-    fn send_with_data(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
-        self.send_either::<true>(ep_id, op, tagged)
-    }
-
-    /// [`StreamState::send`]; `DATA`: the message carries remote CQ data.
-    #[inline(always)]
-    fn send_either<const DATA: bool>(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
-        // In parts, which stay in registers: for the calls below an operation is put together again.
+        // In parts, which stay in registers: for the calls below an operation is put together again,
+        // each time as another one, or the parts would be stored before all of them.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let fast = FastSend { buf: &buf, dest, context, data, tag, flags };
-        let sent = self.rx.tx.send_fast::<DATA>(ep_id, fast, tagged, false);
-        // Apart for both cases: what they share would be done before either, sent or not.
-        match sent {
+        match self.rx.tx.send_fast::<false>(ep_id, fast, tagged, false) {
             FastSendResult::Sent => Ok(()),
             FastSendResult::Not => {
-                let flags = flags | self.rx.tx.eps[ep_id].identity.attr.send_flags;
-                self.send_slow(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)
+                let all = flags | self.rx.tx.eps[ep_id].identity.attr.send_flags;
+                let op = SendOp { buf, dest, context, data, tag, flags: all };
+                match flags & FI_REMOTE_CQ_DATA {
+                    0 => self.send_slow(ep_id, &op, tagged),
+                    _ => self.send_with_data(ep_id, &op, flags, tagged),
+                }
             }
             FastSendResult::InPart(result) => {
-                let op = SendOp { buf, dest, context, data, tag, flags };
+                let op = SendOp { buf, dest, context, data: 0, tag, flags };
                 self.sent_fast_in_part(ep_id, &op, tagged, result);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a message with remote CQ data. A separate function, so it does not slow down other
+    /// messages. `flags` are those of the call; the operation's own are for the slow path.
+    #[inline(never)]
+    fn send_with_data(&mut self, ep_id: u32, op: &SendOp, flags: u64, tagged: bool) -> Result {
+        let SendOp { buf, dest, context, data, tag, .. } = op;
+        let (dest, context, data, tag) = (*dest, *context, *data, *tag);
+        let fast = FastSend { buf, dest, context, data, tag, flags };
+        match self.rx.tx.send_fast::<true>(ep_id, fast, tagged, false) {
+            FastSendResult::Sent => Ok(()),
+            FastSendResult::Not => self.send_slow(ep_id, op, tagged),
+            FastSendResult::InPart(result) => {
+                self.sent_fast_in_part(ep_id, op, tagged, result);
                 Ok(())
             }
         }
@@ -114,7 +118,7 @@ impl<N: ShmTransport> StreamState<N> {
                 self.send_slow(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)?;
             }
             FastSendResult::InPart(result) => {
-                let op = SendOp { buf, dest, context, data, tag, flags };
+                let op = SendOp { buf, dest, context, data: 0, tag, flags };
                 self.sent_fast_in_part(ep_id, &op, tagged, result);
             }
         }

@@ -20,6 +20,19 @@ impl JoinedWords {
         Self { words: [first, second, third, fourth], len: 8 * count }
     }
 
+    /// Returns all four words in pairs, also the unused ones.
+    #[inline(always)]
+    pub(super) fn parts(self) -> ((u64, u64), (u64, u64)) {
+        let [first, second, third, fourth] = self.words;
+        ((first, second), (third, fourth))
+    }
+
+    /// Returns the words with these [parts](Self::parts) and bytes.
+    #[inline(always)]
+    pub(super) fn of_parts(start: (u64, u64), more: (u64, u64), len: usize) -> Self {
+        Self { words: [start.0, start.1, more.0, more.1], len }
+    }
+
     /// Bytes of the words.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "there are two at least")]
