@@ -180,6 +180,30 @@ pub fn generation() -> u32 {
     }
 }
 
+/// Owner of an object: a process, distinguished from its forked children with copies of the object.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerProcess {
+    number: u32,
+    current: &'static AtomicU32,
+}
+
+impl OwnerProcess {
+    /// Returns the calling process. Requires [`count_forks`].
+    pub fn current() -> Self {
+        let number = generation();
+        // SAFETY: null, or memory that stays mapped as long as the process lives.
+        let own = unsafe { OWN_NUMBER.load(Ordering::Acquire).as_ref() };
+        Self { number, current: own.unwrap_or(&FORKS) }
+    }
+
+    /// Returns true in the process itself, false in its forked children. Makes no system call.
+    #[inline(always)]
+    pub fn is_current(&self) -> bool {
+        // In a child the memory is 0, or has the number of the child.
+        self.current.load(Ordering::Relaxed) == self.number
+    }
+}
+
 /// Gives a forked child a number of its own.
 #[cold]
 fn number_child(own: &AtomicU32) -> u32 {

@@ -15,7 +15,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::shm_channel::{InlineRecv, JoinedWords, ShmChannel};
 use ofi_provider::slab::NONE;
-use ofi_provider::sys::generation;
+use ofi_provider::sys::OwnerProcess;
 #[cfg(any(test, feature = "sim"))]
 use ofi_simulation::{InjectedFault, injected};
 use std::cell::{Cell, OnceCell};
@@ -30,8 +30,8 @@ const SWITCHING_SEGMENT: usize = 8192;
 pub(super) struct ShmLinkState {
     /// Number of the link within the net.
     number: u32,
-    /// Process owning the link ([`generation`]).
-    generation: u32,
+    /// Process owning the link.
+    process: OwnerProcess,
     shared: Arc<LinkShared>,
     net: Arc<NetShared>,
     pipe: OnceCell<ShmChannel>,
@@ -51,7 +51,7 @@ impl ShmLinkState {
     ) -> Box<Self> {
         Box::new(Self {
             number,
-            generation: generation(),
+            process: OwnerProcess::current(),
             shared,
             net,
             pipe: OnceCell::new(),
@@ -117,7 +117,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     fn pipe(&self) -> Result<(&ShmLinkState, &ShmChannel)> {
         let part = self.part()?;
         // A forked child has not got the memory.
-        if part.generation != generation() {
+        if !part.process.is_current() {
             return Err(Error::OTHER);
         }
         Ok((part, part.pipe.get().ok_or(Error::OTHER)?))
