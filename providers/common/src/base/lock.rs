@@ -259,8 +259,8 @@ impl<T> Lock<T> {
 
     /// Takes a lock of the level with number `LEVEL`, in a few instructions, if neither a call of
     /// the application nor a visitor is inside. A function without other work needs no stack frame,
-    /// if nothing in it calls or panics. Returns `None` for a lock of another level, and always for
-    /// [`Level::Shared`]; see [`quickly`](Self::quickly).
+    /// if nothing in it calls or panics; for [`Level::Shared`] see [`quickly`](Self::quickly).
+    /// Returns `None` for a lock of another level.
     #[inline(always)]
     pub fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, T>> {
         match &self.level {
@@ -269,7 +269,12 @@ impl<T> Lock<T> {
                     return None;
                 }
                 self.state.store(HELD, Ordering::Relaxed);
-                Some(FastGuard { lock: self, biased_lock: None })
+                Some(FastGuard { lock: self, release: FastRelease::Mark })
+            }
+            Level::Shared if LEVEL == Level::SHARED => {
+                let (held, fail) = (Ordering::Acquire, Ordering::Relaxed);
+                self.state.compare_exchange(FREE, HELD, held, fail).ok()?;
+                Some(FastGuard { lock: self, release: FastRelease::Shared })
             }
             Level::Gated(biased_lock) if LEVEL == Level::GATED => {
                 let biased_lock: &BiasedLock = biased_lock;
@@ -281,7 +286,7 @@ impl<T> Lock<T> {
                     biased_lock.leave();
                     return None;
                 }
-                Some(FastGuard { lock: self, biased_lock: Some(biased_lock) })
+                Some(FastGuard { lock: self, release: FastRelease::Biased(biased_lock) })
             }
             _ => None,
         }
@@ -397,7 +402,15 @@ pub struct NestedGuard<'a, T> {
 #[derive(Debug)]
 pub struct FastGuard<'a, T> {
     lock: &'a Lock<T>,
-    biased_lock: Option<&'a BiasedLock>,
+    release: FastRelease<'a>,
+}
+
+/// Release of a [`FastGuard`]'s lock, by its level.
+#[derive(Debug)]
+enum FastRelease<'a> {
+    Mark,
+    Shared,
+    Biased(&'a BiasedLock),
 }
 
 /// Access to the value under [`Lock::lock_serialized`].
@@ -440,9 +453,10 @@ gives_the_value!(Guard, this => this.lock.leave());
 gives_the_value!(NestedGuard, this => if let Level::Shared = this.lock.level {
     this.lock.release();
 });
-gives_the_value!(FastGuard, this => match this.biased_lock {
-    Some(biased_lock) => biased_lock.leave(),
-    None => this.lock.state.store(FREE, Ordering::Relaxed),
+gives_the_value!(FastGuard, this => match this.release {
+    FastRelease::Biased(biased_lock) => biased_lock.leave(),
+    FastRelease::Mark => this.lock.state.store(FREE, Ordering::Relaxed),
+    FastRelease::Shared => this.lock.release(),
 });
 gives_the_value!(Serialized, this => this.lock.state.store(FREE, Ordering::Relaxed));
 
@@ -486,18 +500,21 @@ mod tests {
         assert_eq!(*lock.lock(), 80_000);
         fn try_lock_fast(lock: &Lock<u64>) -> Option<()> {
             let serialized = lock.try_lock_fast::<{ Level::SERIALIZED }>();
-            *serialized.or_else(|| lock.try_lock_fast::<{ Level::GATED }>())? += 1;
+            let own = serialized.or_else(|| lock.try_lock_fast::<{ Level::GATED }>());
+            *own.or_else(|| lock.try_lock_fast::<{ Level::SHARED }>())? += 1;
             Some(())
         }
-        for level in [Level::Serialized].into_iter().chain(BiasedLock::new().map(Level::Gated)) {
+        let levels = [Level::Serialized, Level::Shared].into_iter();
+        for level in levels.chain(BiasedLock::new().map(Level::Gated)) {
             let lock = Lock::with_level(0, level);
             let guard = lock.lock();
             assert_eq!(try_lock_fast(&lock), None);
             drop(guard);
             assert_eq!(try_lock_fast(&lock), Some(()));
-            assert_eq!((lock.quickly(|value| *value += 1), *lock.lock()), (None, 1));
+            assert_eq!(*lock.lock(), 1);
+            let quick = lock.quickly(|value| *value += 1);
+            assert_eq!(quick.is_some(), matches!(lock.level, Level::Shared));
         }
-        assert_eq!(try_lock_fast(&Lock::new(0)), None);
     }
 
     #[test]

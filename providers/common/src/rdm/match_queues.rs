@@ -169,12 +169,6 @@ impl<B> MatchQueues<B> {
         self.claimed.retain(|_, claimed| *claimed != message);
     }
 
-    /// Returns true if another receive needs memory.
-    #[inline(always)]
-    pub(super) fn is_posted_full(&self, queue: usize) -> bool {
-        self.posted[queue].is_full()
-    }
-
     /// Posts a receive.
     pub(super) fn push_posted(&mut self, queue: usize, pattern: Pattern, recv: Recv) {
         self.posted[queue].push(pattern, recv);
@@ -228,6 +222,14 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         }
         self.posted[queue].push(pattern, Recv::new(op.buf, op.context, op.flags));
         None
+    }
+
+    /// Runs [`push_first`](Self::push_first) without calls and panics. Returns false, without any
+    /// effect, if messages wait or another receive needs memory.
+    #[inline(always)]
+    pub(super) fn try_push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> bool {
+        !self.posted[usize::from(tagged)].is_full()
+            && self.push_first(pattern, op, tagged).is_none()
     }
 
     /// Passes a message to the oldest receive, if it is an ordinary one, matches, and is large

@@ -29,6 +29,7 @@ use crate::buffered::BufferedRecv;
 use crate::completions::RxCompletions;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
+use crate::lock::Level;
 use crate::matching::Pattern;
 use crate::multi_recv::BUFFERED;
 pub use crate::multi_recv::Recv;
@@ -684,15 +685,24 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// Fast path of [`post_fast`](Self::post_fast) without calls and panics: for the endpoint's
-    /// own queues with space. Returns false in any other case, without any effect.
+    /// Fast path of [`post_fast`](Self::post_fast) without calls and panics, for queues with space.
+    /// Returns false in any other case, without any effect.
     #[inline(always)]
     pub fn try_post_fast(&mut self, op: RecvOp, tagged: bool) -> bool {
-        match self.queues.location() {
-            QueueOwnership::Own(queues) if !queues.is_posted_full(usize::from(tagged)) => {
-                self.post_fast(op, tagged).is_none()
+        if op.flags & SPECIAL != 0 || self.ended {
+            return false;
+        }
+        let rules = &self.rules;
+        match self.queues.location_mut() {
+            QueueOwnership::Own(queues) => {
+                queues.try_push_first(rules.pattern(&op, false), op, tagged)
             }
-            _ => false,
+            QueueOwnership::Shared(queues, _) if B::ONE_LOCK => {
+                let queues = queues.try_lock_fast::<{ Level::SERIALIZED }>();
+                let Some(mut queues) = queues else { return false };
+                queues.try_push_first(rules.pattern(&op, false), op, tagged)
+            }
+            QueueOwnership::Shared(..) => false,
         }
     }
 
