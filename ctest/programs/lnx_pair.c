@@ -4,6 +4,8 @@
  *
  *   lnx_pair first|second OWN OTHER [PROVIDER]     files with the addresses: OWN is written, OTHER is waited for
  *
+ * With the variable PAIR_ANY endpoints are bound to all addresses of IPv4.
+ *
  * Prints which libfabric it has mapped; ends with status 1 on any error, and after 200 seconds.
  */
 #define _GNU_SOURCE
@@ -81,7 +83,12 @@ static void open_endpoint(const char *provider, const char *own, const char *oth
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
 	hints->fabric_attr->prov_name = strdup(provider);
-	TRY(fi_getinfo(FI_VERSION(1, 14), NULL, NULL, 0, hints, &info));
+	if (getenv("PAIR_ANY")) {
+		hints->addr_format = FI_SOCKADDR_IN;
+		TRY(fi_getinfo(FI_VERSION(1, 14), NULL, "0", FI_SOURCE, hints, &info));
+	} else {
+		TRY(fi_getinfo(FI_VERSION(1, 14), NULL, NULL, 0, hints, &info));
+	}
 	fi_freeinfo(hints);
 	TRY(fi_fabric(info->fabric_attr, &fabric, NULL));
 	TRY(fi_domain(fabric, info, &domain, NULL));

@@ -15,3 +15,7 @@ extern "C" fn cleanup() {
     // A panic must not leave a destructor of the process.
     let _ = std::panic::catch_unwind(crate::linger::linger);
 }
+
+/// Core provider with IP addresses. Its user also chooses the interface in the name of an endpoint
+/// bound to all addresses (`FI_UDP_IFACE`).
+pub(crate) static USUAL_CORE: Provider = Provider::named(c"udp", PROV_VERSION, API_VERSION);

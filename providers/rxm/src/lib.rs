@@ -13,10 +13,12 @@ pub mod provider;
 pub mod wire;
 
 use ofi_provider::api::{getinfo_entry, open_fabric};
+use ofi_provider::interfaces;
 
 ofi_provider::plug_in!({
     // Declares the parameters, so that fi_getparams lists them.
     config::config();
+    interfaces::choose_as(&provider::USUAL_CORE);
     let (getinfo, fabric) = (getinfo_entry::<domain::RxmFabric>, open_fabric::<domain::RxmFabric>);
     provider::RXM.hand_out_with(None, getinfo, fabric)
 });

@@ -8,12 +8,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERFACES: OnceLock<Interfaces> = OnceLock::new();
 
+/// Core provider with the user's choice, of a utility provider.
+static CORE: OnceLock<&Provider> = OnceLock::new();
+
 /// Parameter with the user's choice.
 const PARAMETER: &core::ffi::CStr = c"iface";
 
-/// Returns the interfaces of this plug-in: all, unless [`choose`] was called before.
+/// Returns the interfaces of this plug-in: all, unless [`choose`] or [`choose_as`] was called
+/// before.
 pub fn interfaces() -> &'static Interfaces {
-    INTERFACES.get_or_init(Interfaces::default)
+    match CORE.get() {
+        Some(core) => choose(core),
+        None => INTERFACES.get_or_init(Interfaces::default),
+    }
+}
+
+/// Chooses the interfaces as the user of this core provider did. The parameter is read when it is
+/// needed, after the core provider has declared it.
+pub fn choose_as(core: &'static Provider) {
+    CORE.get_or_init(|| core);
 }
 
 /// Returns the interfaces chosen by the user of this provider, read once; declares the parameter to
