@@ -72,6 +72,7 @@ struct ct_opt {
 	uint64_t cq_flags;		/* FI_SELECTIVE_COMPLETION */
 	uint64_t tx_op_flags;
 	uint64_t msg_order;		/* of both sides */
+	uint32_t tclass, domain_tclass;	/* of the transmit attributes and of the domain */
 	enum fi_threading threading;
 	enum fi_progress progress;	/* of data */
 	enum fi_av_type av;
@@ -546,6 +547,8 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	h->domain_attr->data_progress = o->progress;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
+	h->tx_attr->tclass = o->tclass;
+	h->domain_attr->tclass = o->domain_tclass;
 	h->tx_attr->msg_order = h->rx_attr->msg_order = o->msg_order;
 	if (o->ep_key) {
 		h->ep_attr->auth_key = (uint8_t *)strdup(o->ep_key);

@@ -19,8 +19,8 @@ static void sockets_only(void)
 	tcp_only();
 	setenv("FI_TCP_LOCAL", "0", 1);
 }
-/* The TCP connection of this process; there is one. */
-static int connection(void)
+/* The socket with the endpoint's data, of this type. */
+static int data_socket(int type)
 {
 	DIR *d = opendir("/proc/self/fd");
 	struct dirent *e;
@@ -29,15 +29,22 @@ static int connection(void)
 	CHECK(d);
 	while ((e = readdir(d))) {
 		struct sockaddr_storage a;
-		socklen_t n = sizeof a;
-		int fd = atoi(e->d_name);
+		socklen_t n = sizeof a, k = sizeof(int);
+		int fd = atoi(e->d_name), is = 0;
 
-		if (e->d_name[0] != '.' && !getpeername(fd, (void *)&a, &n) && a.ss_family == AF_INET)
+		if (e->d_name[0] == '.' || getsockopt(fd, SOL_SOCKET, SO_TYPE, &is, &k) || is != type)
+			continue;
+		if (!(type == SOCK_STREAM ? getpeername : getsockname)(fd, (void *)&a, &n) && a.ss_family != AF_UNIX)
 			found = fd;
 	}
 	closedir(d);
 	CHECK(found >= 0);
 	return found;
+}
+/* The TCP connection of this process; there is one. */
+static int connection(void)
+{
+	return data_socket(SOCK_STREAM);
 }
 /* Threads of this process, of this name if one is given. */
 static int threads(const char *name)
@@ -247,6 +254,63 @@ static void nodelay(const char *value)
 }
 static void nodelay_off(int rank) { (void)rank; nodelay("0"); }
 static void nodelay_on(int rank) { (void)rank; nodelay(NULL); }
+
+/* Checks the DSCP of the packets of an endpoint opened with these options and this variable. */
+static void packets_have(struct ct_opt o, const char *value, int dscp)
+{
+	const int ipv6 = o.af == AF_INET6, udp = !strncmp(ct_prov, "udp", 3);
+	socklen_t n = sizeof(int);
+	int tos = -1, fd;
+	struct ct c;
+
+	if (strncmp(ct_prov, "tcp", 3) && !udp)
+		SKIP("tcp and udp have traffic classes");
+	setenv("FI_TCP_LOCAL", "0", 1);
+	if (value)
+		setenv(udp ? "FI_UDP_TCLASS" : "FI_TCP_TCLASS", value, 1);
+	ct_open(&c, &o);
+	EQ(c.info->tx_attr->tclass, o.tclass);
+	EQ(c.info->domain_attr->tclass, o.domain_tclass);
+	hello(&c);
+	fd = data_socket(udp ? SOCK_DGRAM : SOCK_STREAM);
+	CHECK(!getsockopt(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_TCLASS : IP_TOS, &tos, &n));
+	EQ(tos >> 2, dscp);
+	CHECK(!getsockopt(fd, SOL_SOCKET, SO_PRIORITY, &tos, &n));
+	CHECK(tos > 0 || !dscp);
+	ct_done(&c);
+}
+static void class_of_variable(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { 0 }, "low_latency", 18);
+}
+static void class_by_number(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { 0 }, "0x2e", 46);
+}
+static void class_malformed(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { 0 }, "64", 0);
+}
+/* "Traffic classes can be a differentiated services code point (DSCP) value, one of the following defined labels" */
+static void class_of_endpoint(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { .tclass = fi_tc_dscp_set(34), .domain_tclass = FI_TC_BULK_DATA }, "46", 34);
+}
+/* "If tclass is unset or set to FI_TC_UNSPEC, the endpoint will use the default traffic class associated with the domain" */
+static void class_of_domain(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { .domain_tclass = FI_TC_BULK_DATA }, "46", 10);
+}
+static void class_of_ipv6(int rank)
+{
+	(void)rank;
+	packets_have((struct ct_opt) { .af = AF_INET6, .tclass = FI_TC_DEDICATED_ACCESS }, NULL, 46);
+}
 
 /*
  * Checks if the flush timer sent held messages of bursts of small messages.
@@ -863,6 +927,12 @@ static const struct ct_test tests[] = {
 	{ "FI_TCP_IFACE takes networks in a list", iface_network, CT_SOLO },
 	{ "FI_TCP_IFACE takes beginnings of names, and excludes networks", iface_prefix, CT_SOLO },
 	{ "FI_TCP_IFACE excludes interfaces", iface_excluded, CT_SOLO },
+	{ "FI_TCP_TCLASS sets the traffic class of packets", class_of_variable, 0 },
+	{ "FI_TCP_TCLASS takes a DSCP", class_by_number, 0 },
+	{ "a malformed FI_TCP_TCLASS has no effect", class_malformed, 0 },
+	{ "the traffic class of an endpoint sets the DSCP of its packets", class_of_endpoint, 0 },
+	{ "an endpoint without a traffic class has that of its domain", class_of_domain, 0 },
+	{ "the traffic class applies to packets of IPv6", class_of_ipv6, 0 },
 	{ "FI_TCP_TX_SIZE and FI_TCP_RX_SIZE are the sizes of queues", sizes, CT_SOLO },
 	{ "FI_TCP_MAX_INJECT is the inject size", max_inject, CT_REL },
 	{ "FI_TCP_PORT_LOW_RANGE and FI_TCP_PORT_HIGH_RANGE limit the listening ports", ports, CT_SOLO | CT_REL },

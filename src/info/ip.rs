@@ -81,6 +81,9 @@ pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoCh
             }
             local.describe(&mut info, ends.dest)?;
             if let Some(hints) = hints {
+                info.tx_mut().tclass = hints.tx().map_or(0, |tx| tx.tclass);
+                let tclass = hints.domain().map_or(0, |domain| domain.tclass);
+                info.edit_domain(|domain| domain.tclass = tclass);
                 info.set_handle(hints.handle());
             }
             chain.push(info);

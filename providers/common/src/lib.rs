@@ -37,7 +37,8 @@ mod rdm;
 
 pub use base::{
     addr, atomic, backoff, buf, datagram_io, interfaces, link_addr, lock, malformed, matching,
-    progress, reserved, secret, slab, sock, stack, stats, sys, testing, wait, worker,
+    progress, reserved, secret, slab, sock, stack, stats, sys, testing, traffic_class, wait,
+    worker,
 };
 use base::{
     addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,

@@ -9,6 +9,7 @@ use ofi_provider::interfaces;
 use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
+use ofi_provider::traffic_class::TrafficClass;
 use std::ffi::CStr;
 use std::sync::{Once, OnceLock};
 
@@ -106,6 +107,13 @@ pub(crate) fn infos(offers: &[ProviderOffer], query: &InfoQuery<'_>) -> Result<I
         },
         query,
     )
+}
+
+/// Returns the user's traffic class (FI_*_TCLASS), read once; declares the parameter to the core at
+/// first use.
+pub(crate) fn traffic_class() -> TrafficClass {
+    static CLASS: OnceLock<TrafficClass> = OnceLock::new();
+    *CLASS.get_or_init(|| TrafficClass::of_params(provider()))
 }
 
 #[cfg(test)]

@@ -299,6 +299,7 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
             domain.control_progress = progress.into();
         });
     }
+    info.edit_domain(|domain| domain.tclass = core.domain().map_or(0, |core| core.tclass));
     info.set_addr_format(core.addr_format());
     info.set_src_addr(core.src_addr())?;
     info.set_dest_addr(core.dest_addr())?;

@@ -20,6 +20,7 @@ use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::sys::{PollEvent, count_forks, generation};
+use ofi_provider::traffic_class::TrafficClass;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -411,6 +412,7 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
     forward! { carrier:
         fn id(&self) -> L::Id;
         fn made(&self);
+        fn set_traffic_class(&self, class: TrafficClass);
         fn has_ended(&self) -> bool;
         fn probe(&self);
         fn shutdown(&self);

@@ -18,6 +18,7 @@ use ofi_provider::provider::Provider;
 use ofi_provider::shm_channel::InlineRecv;
 use ofi_provider::stats::EngineStats;
 use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer, fine_now};
+use ofi_provider::traffic_class::TrafficClass;
 use std::fmt::{Debug, Display};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
@@ -109,6 +110,9 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// Sets up the link for messages, after both ends have agreed to exchange them.
     fn made(&self) {}
+
+    /// Sets the class of the link's packets, if it has any.
+    fn set_traffic_class(&self, _class: TrafficClass) {}
 
     /// Returns the number of network paths of the link (subflows of MPTCP, RFC 8684); 0 for a link
     /// with a single path. The call may cost a system call.

@@ -46,6 +46,7 @@ pub mod stats;
 pub mod sys;
 #[doc(hidden)]
 pub mod testing;
+pub mod traffic_class;
 #[allow(unsafe_code)]
 pub mod wait;
 #[allow(unsafe_code)]

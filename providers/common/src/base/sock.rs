@@ -7,7 +7,7 @@ use crate::sys::{check, count_forks, generation, is_own_user, set_option};
 use crate::{closer, rights};
 use core::mem::ManuallyDrop;
 use rustix::net::{RecvFlags, SendFlags};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Bytes of the longest address of such a socket (`struct sockaddr_storage`).
 const LONGEST: usize = size_of::<libc::sockaddr_storage>();
@@ -35,6 +35,12 @@ pub struct StreamSocket {
     /// Taken by the destructor alone.
     fd: ManuallyDrop<OwnedFd>,
     rights: Rights,
+}
+
+impl AsFd for StreamSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl StreamSocket {

@@ -16,7 +16,7 @@ mod sock;
 #[allow(unsafe_code)]
 pub(crate) mod transport;
 
-use crate::plug_in::InetPlugIn;
+use crate::plug_in::{self, InetPlugIn};
 use ofi_provider::abi::fi_provider;
 use ofi_stream::multi_rail::MultiRail;
 use ofi_stream::psk_transport::PskTransport;
@@ -30,6 +30,7 @@ pub(crate) type InetLinks = ShmUpgrade<MultiRail<PskTransport<transport::Sockets
 pub(crate) fn declare() {
     info::limits();
     config::config();
+    plug_in::traffic_class();
 }
 
 /// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`: under another

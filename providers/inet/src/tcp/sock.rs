@@ -2,9 +2,10 @@
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
+use ofi_provider::traffic_class::TrafficClass;
 use ofi_stream::transport::ZerocopyDone;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 
 fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
@@ -51,6 +52,11 @@ impl TcpSocket {
     #[inline(always)]
     pub(crate) fn fd(&self) -> RawFd {
         self.0.fd()
+    }
+
+    /// Sets the class of the socket's packets.
+    pub(crate) fn set_class(&self, class: TrafficClass) {
+        class.set(self.0.as_fd());
     }
 
     /// Makes small segments leave at once (TCP_NODELAY).

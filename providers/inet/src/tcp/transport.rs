@@ -13,6 +13,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, ProviderOffer};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, PollEvent};
+use ofi_provider::traffic_class::TrafficClass;
 use ofi_stream::engine::{BatchFlusher, CONNECT_TIMEOUT};
 use ofi_stream::objects::LinkProvider;
 use ofi_stream::settings::StreamSettings;
@@ -174,6 +175,7 @@ impl Transport for Sockets {
         if config().nodelay {
             socket.set_nodelay();
         }
+        socket.set_class(plug_in::traffic_class());
         socket.set_connect_timeout(CONNECT_TIMEOUT);
         if local.is_ipv4() == to.is_ipv4() && (keep_port || !local.ip().is_unspecified()) {
             // Peers know the endpoint by its own address, so the connection comes from there.
@@ -190,6 +192,8 @@ impl Transport for Sockets {
     fn bind(&self, at: &Addr) -> Result<(TcpSocket, Addr)> {
         let at = at.ip()?;
         let socket = multipath::listening_socket(&at)?;
+        // The first packets of accepted connections have the class of the listener.
+        socket.set_class(plug_in::traffic_class());
         socket.bind_listener(&at, config().ports)?;
         let local = socket.local_addr()?;
         Ok((socket, local.into()))
@@ -246,6 +250,7 @@ impl LinkListener for TcpSocket {
         if !config().peers.admits(from.ip()) {
             return Err(Error::CONNABORTED);
         }
+        socket.set_class(plug_in::traffic_class());
         if config().nodelay {
             socket.set_nodelay();
         }
@@ -326,6 +331,10 @@ impl ByteLink for TcpSocket {
     fn made(&self) {
         self.set_peer_timeout(config().peer_timeout);
         self.set_no_network();
+    }
+
+    fn set_traffic_class(&self, class: TrafficClass) {
+        self.set_class(class);
     }
 
     fn unacknowledged(&self) -> usize {

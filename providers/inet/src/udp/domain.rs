@@ -1,6 +1,7 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
 use super::info::{QUEUE_SIZE, offer, secret};
+use super::socket::DgramSocket;
 use crate::plug_in::{self, TCP_PARAMETERS, provider};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
@@ -12,6 +13,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::progress::Progress;
 use ofi_provider::secret::{KEY_FILE, key_variable};
+use ofi_provider::traffic_class::TrafficClass;
 use ofi_provider::wait::WaitKind;
 use ofi_stream::attrs::echoed_keys;
 use ofi_stream::secret::PskConfig;
@@ -42,7 +44,8 @@ impl Fabric for UdpFabric {
         let settings =
             DomainSettings::new(info, false)?.with_offers(plug_in::provider(), &[offer], info);
         let engine = UdpEngine::new(settings.level.clone())?;
-        Ok(UdpDomain { engine, settings, api_version, secret }.into())
+        let class = TrafficClass::of_domain(info, api_version).or(plug_in::traffic_class());
+        Ok(UdpDomain { engine, settings, api_version, secret, class }.into())
     }
 }
 
@@ -87,6 +90,8 @@ pub(crate) struct UdpDomain {
     api_version: u32,
     /// Pre-shared key of endpoints without their own: the program's, or the user's.
     secret: PskConfig,
+    /// Traffic class of endpoints without their own: the program's, or the user's.
+    class: TrafficClass,
 }
 
 impl Domain for UdpDomain {
@@ -116,6 +121,8 @@ impl Domain for UdpDomain {
         };
         let key = own.as_ref().unwrap_or(&self.secret).key().cloned();
         let rx_size = info.rx().ok_or(Error::INVAL)?.size.clamp(1, QUEUE_SIZE);
-        UdpEp::open(&self.engine, local_addr(info)?, rx_size, info.caps() & FI_SOURCE != 0, key)
+        let class = TrafficClass::of_endpoint(info, self.api_version).or(self.class);
+        let socket = DgramSocket::bound(&local_addr(info)?)?.with_class(class);
+        UdpEp::open(&self.engine, socket, rx_size, info.caps() & FI_SOURCE != 0, key)
     }
 }

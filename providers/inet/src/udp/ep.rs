@@ -376,12 +376,11 @@ impl UdpEp {
     /// Opens an endpoint. With a pre-shared key its datagrams are sealed.
     pub(crate) fn open(
         engine: &Arc<UdpEngine>,
-        local: SocketAddr,
+        socket: DgramSocket,
         rx_size: usize,
         source: bool,
         secret: Option<Arc<SecretKey>>,
     ) -> Result<Self> {
-        let socket = DgramSocket::bound(&local)?;
         let fast_end = if secret.is_some() { 0 } else { MAX_MSG_SIZE + 1 };
         let mut posted = VecDeque::new();
         posted.try_reserve(rx_size).map_err(|_| Error::NOMEM)?;
@@ -689,8 +688,8 @@ mod tests {
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
             let av = unsafe { Av::open(nothing(), format, AvSharing::Never, None, null) }.unwrap();
-            let local = (Ipv4Addr::LOCALHOST, 0).into();
-            let ep = UdpEp::open(engine, local, 16, source, secret.cloned()).unwrap();
+            let socket = DgramSocket::bound(&(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            let ep = UdpEp::open(engine, socket, 16, source, secret.cloned()).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
             bindings.completions.rx.report_to(cq.clone());

@@ -11,7 +11,7 @@ pub(crate) mod info;
 mod sealed;
 mod socket;
 
-use crate::plug_in::InetPlugIn;
+use crate::plug_in::{self, InetPlugIn};
 use domain::UdpFabric;
 use ofi_provider::abi::fi_provider;
 use ofi_provider::api::{getinfo_entry, open_fabric};
@@ -25,5 +25,6 @@ pub fn provider_entry(plug_in: &'static InetPlugIn) -> *mut fi_provider {
     // Declares the parameters, so that fi_getparams lists them.
     interfaces::choose(plug_in.provider);
     info::secret();
+    plug_in::traffic_class();
     provider
 }

@@ -4,6 +4,7 @@ use ofi_provider::addr;
 use ofi_provider::datagram_io::send_datagrams;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys;
+use ofi_provider::traffic_class::TrafficClass;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -35,17 +36,24 @@ pub(crate) fn is_of_earlier(sent: &Result) -> bool {
 
 /// A UDP socket with an address.
 #[derive(Debug)]
-pub(crate) struct DgramSocket(UdpSocket);
+pub(crate) struct DgramSocket(UdpSocket, TrafficClass);
 
 impl DgramSocket {
     /// A socket of this address; port 0 takes a free one.
     pub(crate) fn bound(to: &SocketAddr) -> Result<Self> {
-        Ok(Self(UdpSocket::bind(to)?))
+        Ok(Self(UdpSocket::bind(to)?, TrafficClass::default()))
+    }
+
+    /// Sets the class of the socket's packets.
+    pub(crate) fn with_class(self, class: TrafficClass) -> Self {
+        class.set(self.0.as_fd());
+        Self(self.0, class)
     }
 
     /// Moves to another address, keeping the descriptor.
     pub(crate) fn rebind(&self, to: &SocketAddr) -> Result {
         let other = UdpSocket::bind(to)?;
+        self.1.set(other.as_fd());
         sys::replace(self.0.as_fd(), other.as_fd())
     }
 
@@ -58,7 +66,7 @@ impl DgramSocket {
             group.set_scope_id(interface_for(group, local));
         }
         // Others on this host hear the same group.
-        Ok(Self(sys::shared_udp_socket(&group)?))
+        Ok(Self(sys::shared_udp_socket(&group)?, TrafficClass::default()))
     }
 
     /// The address it is bound to.

@@ -116,8 +116,9 @@ impl<N: ShmTransport> StreamState<N> {
             self.rx.tx.drop_conn(id);
             return Err(error);
         }
-        let fast = self.rx.tx.eps[ep_id].is_fast();
-        self.rx.tx.io.conns[id].connected(self.rx.tx.io.net.is_ring(), fast);
+        let ep = &self.rx.tx.eps[ep_id];
+        self.rx.tx.io.conns[id].connected(self.rx.tx.io.net.is_ring(), ep.is_fast());
+        self.rx.tx.io.conns[id].link.set_traffic_class(ep.identity.class);
         let ep = &mut self.rx.tx.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {

@@ -22,6 +22,7 @@ use ofi_provider::reserved::TIMED;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeerSlot, PeersRetired, TransferTimes};
+use ofi_provider::traffic_class::TrafficClass;
 use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
@@ -93,6 +94,8 @@ pub struct StreamIdentity {
     pub target: TargetOf,
     /// Pre-shared key of the endpoint, required of its peers, if it differs from the domain's key.
     pub secret: Option<PskConfig>,
+    /// Class of the endpoint's packets.
+    pub class: TrafficClass,
 }
 
 impl AsMut<RdmAttr> for StreamIdentity {

@@ -175,7 +175,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
     /// Marks a connection as established: sends the queued transfers first, then starts reading.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.rx.tx.io.conns[id];
-        conn.connected(self.rx.tx.io.net.is_ring(), self.rx.tx.eps[conn.ep].is_fast());
+        let ep = &self.rx.tx.eps[conn.ep];
+        conn.connected(self.rx.tx.io.net.is_ring(), ep.is_fast());
+        conn.link.set_traffic_class(ep.identity.class);
         if let Some(unknown_conn) = &mut conn.unknown_conn {
             unknown_conn.connected(self.rx.tx.io.net.now());
         }

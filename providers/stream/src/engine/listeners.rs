@@ -126,6 +126,7 @@ mod tests {
     use crate::engine::{StreamEpKind, StreamIdentity, TargetOf};
     use crate::settings::StreamSettings;
     use ofi_provider::endpoint::RdmAttr;
+    use ofi_provider::traffic_class::TrafficClass;
     use std::net::SocketAddr;
     use std::time::Instant;
 
@@ -139,6 +140,7 @@ mod tests {
             attr: RdmAttr::default(),
             target: TargetOf::NOTHING,
             secret: None,
+            class: TrafficClass::default(),
         };
         StreamEngineEp::new(0, identity, &StreamSettings::default())
     }

@@ -9,6 +9,7 @@ use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::generation;
+use ofi_provider::traffic_class::TrafficClass;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub(super) struct FramedLink<L> {
     /// This end connects further sockets.
     connects: bool,
     request: Cell<RequestState>,
+    /// Class of the packets of all sockets.
+    class: Cell<TrafficClass>,
 }
 
 /// Progress of the connecting end towards further sockets.
@@ -77,6 +80,7 @@ impl<L: ByteLink> FramedLink<L> {
             } else {
                 RequestState::Done
             }),
+            class: Cell::default(),
         }
     }
 
@@ -101,7 +105,10 @@ impl<L: ByteLink> FramedLink<L> {
         rails.set_readable(self.shared.take_readable());
         for event in self.shared.events.take() {
             match event {
-                RailEvent::Joined(link) => rails.add(link, self.connects),
+                RailEvent::Joined(link) => {
+                    link.set_traffic_class(self.class.get());
+                    rails.add(link, self.connects);
+                }
                 RailEvent::Frame(frame) => rails.push_control(&frame),
             }
         }
@@ -268,6 +275,13 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     fn made(&self) {
         self.first.made();
         self.is_framed.set(self.framed.get().is_some());
+    }
+
+    fn set_traffic_class(&self, class: TrafficClass) {
+        self.first.set_traffic_class(class);
+        if let Some(framed) = self.framed.get() {
+            framed.class.set(class);
+        }
     }
 
     fn sockets(&self) -> u64 {

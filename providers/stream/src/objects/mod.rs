@@ -22,6 +22,7 @@ use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::progress::Progress;
+use ofi_provider::traffic_class::TrafficClass;
 use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
 use std::sync::Arc;
@@ -136,7 +137,8 @@ impl<N: LinkProvider + ShmTransport> Fabric for StreamFabric<N> {
             .with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
-        Ok(StreamDomain { engine, settings, api_version, secret }.into())
+        let class = TrafficClass::of_domain(info, api_version);
+        Ok(StreamDomain { engine, settings, api_version, secret, class }.into())
     }
 
     fn passive_ep(&self, info: InfoRef<'_>, api_version: u32) -> Result<StreamPep<N>> {
@@ -159,6 +161,8 @@ pub struct StreamDomain<N: ShmTransport> {
     api_version: u32,
     /// Pre-shared key of the program for endpoints without their own.
     secret: Option<PskConfig>,
+    /// Traffic class of endpoints without their own.
+    class: TrafficClass,
 }
 
 impl<N: LinkProvider + ShmTransport> StreamDomain<N> {
@@ -185,6 +189,7 @@ impl<N: LinkProvider + ShmTransport> StreamDomain<N> {
             attr: if kind == StreamEpKind::Msg { attr.of_connected() } else { attr },
             target: TargetOf::new(info.caps()),
             secret: own_of_endpoint::<N>(info, self.api_version)?,
+            class: TrafficClass::of_endpoint(info, self.api_version).or(self.class),
         })
     }
 }
@@ -270,6 +275,7 @@ impl<N: LinkProvider + ShmTransport> Domain for StreamDomain<N> {
             attr: RdmAttr::of_srx(&rx),
             target: TargetOf::NOTHING,
             secret: None,
+            class: self.class,
         };
         let ext = StreamEndpointExt::new(StreamEpKind::Srx, None, None);
         Ok(StreamEp::shared_rx(self.engine.clone(), identity, ext))

@@ -16,6 +16,7 @@ use ofi_provider::log::peer_text;
 use ofi_provider::shm_channel::{InlineRecv, JoinedWords, ShmChannel};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::OwnerProcess;
+use ofi_provider::traffic_class::TrafficClass;
 #[cfg(any(test, feature = "sim"))]
 use ofi_simulation::{InjectedFault, injected};
 use std::cell::{Cell, OnceCell};
@@ -530,6 +531,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     }
 
     forward! { carrier:
+        fn set_traffic_class(&self, class: TrafficClass);
         fn sockets(&self) -> u64;
         fn unacknowledged(&self) -> usize;
         fn probe(&self);

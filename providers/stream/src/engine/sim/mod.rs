@@ -31,6 +31,7 @@ use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
+use ofi_provider::traffic_class::TrafficClass;
 pub use ofi_simulation::SimRandom;
 use ofi_simulation::{ConnectedWorld, EndpointRole, NodeEnv, Sim, SimPlan, SimWorld, address};
 pub use rings::{RingCursor, Rings, StreamWorld};
@@ -217,6 +218,7 @@ impl SimWorld for OverRings {
             attr,
             target,
             secret: None,
+            class: TrafficClass::default(),
         }
     }
 
