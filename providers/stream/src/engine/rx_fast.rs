@@ -1,36 +1,64 @@
 //! Receiving the most common messages: complete, with a posted receive, and without special
 //! attributes.
+//!
+//! [`deliver_fast`] and [`deliver_slow`] pass such a message to its receive, from any memory. The
+//! other functions find messages: in the bytes of a socket, or in the cells of shared memory.
 use super::arrival::UnexpectedPayload;
 use super::conn::StreamConn;
 use crate::transport::{ShmLink, ShmTransport};
 use crate::wire::{FastHeader, StreamFast, StreamHeader};
-use ofi_provider::buf::InlineBytes;
+use ofi_provider::buf::{InlineBytes, MessageBytes};
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::shm_channel::InlineRecv;
 
-/// Fast path: delivers a complete message without special attributes to its posted receive. Returns
-/// the bytes after it. In any other case it returns none and has changed nothing.
+/// Fast path of a short message for the oldest receive: saves the call of the slow path. With
+/// `IMPORTED` the receives are those of another provider. Returns false in any other case, without
+/// any effect.
 #[inline(always)]
-pub(super) fn fast_message<'a, N: ShmTransport>(
+fn deliver_fast<const IMPORTED: bool, N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
-    bytes: &'a [u8],
-) -> Option<&'a [u8]> {
-    let StreamFast { header, body, rest } = StreamHeader::parse_fast(bytes)?;
-    let FastHeader { tagged, tag, data, .. } = header;
-    let taken = match (matcher.is_imported(), data) {
-        (true, None) => matcher.receive_imported(conn.peer, tagged, tag, body),
-        (true, Some(_)) => false,
-        (false, data) => matcher.recv_fast(conn.peer, tagged, tag, data, body),
-    } || matcher.receive_whole(conn.peer, tagged, tag, data, body);
-    if taken {
-        conn.received.one(body.len());
-    }
-    taken.then_some(rest)
+    FastHeader { tagged, tag, data, .. }: FastHeader,
+    body: impl MessageBytes,
+) -> bool {
+    let taken = match IMPORTED {
+        true => data.is_none() && matcher.receive_imported(conn.peer, tagged, tag, body),
+        false => matcher.receive_short(conn.peer, tagged, tag, data, body),
+    };
+    taken && conn.received.one(body.count())
 }
 
-/// Handles the most common case of [`fast_message`]: a single message for the oldest receive. A
-/// separate function, to have all registers available.
+/// Delivers a message of any length, and to any matching receive, after [`deliver_fast`].
+#[inline(never)]
+fn deliver_slow<const IMPORTED: bool, N: ShmTransport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    (tagged, tag): (bool, u64),
+    data: Option<u64>,
+    body: impl MessageBytes,
+) -> bool {
+    let peer = conn.peer;
+    ((!IMPORTED && matcher.receive_first(peer, tagged, tag, data, body))
+        || matcher.receive_whole(peer, tagged, tag, data, body))
+        && conn.received.one(body.count())
+}
+
+/// Runs [`deliver_fast`], then [`deliver_slow`].
+#[inline(always)]
+fn deliver<const IMPORTED: bool, N: ShmTransport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    header: FastHeader,
+    body: impl MessageBytes,
+) -> bool {
+    // In parts, which stay in registers.
+    let FastHeader { tagged, tag, data, .. } = header;
+    deliver_fast::<IMPORTED, N>(conn, matcher, header, body)
+        || deliver_slow::<IMPORTED, N>(conn, matcher, (tagged, tag), data, body)
+}
+
+/// Delivers a single message to the oldest receive, the usual content of one read. A separate
+/// function, to have all registers available.
 #[inline(never)]
 pub(super) fn only_message<N: ShmTransport>(
     conn: &StreamConn<N>,
@@ -47,6 +75,22 @@ pub(super) fn only_message<N: ShmTransport>(
     })
 }
 
+/// Delivers the message at the start of the bytes, and returns the bytes after it. Returns none
+/// for anything else than a complete message without special attributes and with a receive.
+#[inline(always)]
+pub(super) fn fast_message<'a, N: ShmTransport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    bytes: &'a [u8],
+) -> Option<&'a [u8]> {
+    let StreamFast { header, body, rest } = StreamHeader::parse_fast(bytes)?;
+    let taken = match matcher.is_imported() {
+        true => deliver::<true, N>(conn, matcher, header, body),
+        false => deliver::<false, N>(conn, matcher, header, body),
+    };
+    taken.then_some(rest)
+}
+
 /// Runs [`fast_message`] for all messages at the start of the bytes; returns the bytes after them.
 #[inline(never)]
 pub(super) fn fast_messages<'a, N: ShmTransport>(
@@ -61,82 +105,59 @@ pub(super) fn fast_messages<'a, N: ShmTransport>(
     rest
 }
 
-/// Runs [`fast_in_shm`] with receives of another provider.
-#[inline(never)]
-pub(super) fn imported_in_memory<N: ShmTransport>(
-    conn: &StreamConn<N>,
-    matcher: &mut RxMatcher<UnexpectedPayload>,
-) -> InlineRecv {
-    let came = conn.link.recv_inline(|short| {
-        let bytes = short.all();
-        let header = StreamHeader::fast_in(short.words(), bytes.len());
-        header.is_some_and(|FastHeader { tagged, tag, len, .. }| {
-            matcher.receive_imported(conn.peer, tagged, tag, bytes.behind(len))
-                && conn.received.one(bytes.len() - len)
-        })
-    });
-    if came != InlineRecv::Else {
-        return came;
-    }
-    conn.link.recv_whole_message(|words, bytes| {
-        let header = StreamHeader::any_fast_in(words, bytes.len());
-        header.is_some_and(|FastHeader { tagged, tag, data, len }| {
-            let body = bytes.behind(len);
-            ((data.is_none() && matcher.receive_imported(conn.peer, tagged, tag, body))
-                || matcher.receive_whole(conn.peer, tagged, tag, data, body))
-                && conn.received.one(bytes.len() - len)
-        })
-    })
-}
-
-/// Runs [`fast_messages`] directly on the bytes in shared memory.
+/// Delivers the messages in shared memory, directly from there.
 #[inline(always)]
-pub(super) fn fast_in_shm<N: ShmTransport>(
+pub(super) fn fast_in_shm<const IMPORTED: bool, N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
 ) -> InlineRecv {
     let came = conn.link.recv_inline(|short| {
         let bytes = short.all();
         match StreamHeader::fast_in(short.words(), bytes.len()) {
-            Some(FastHeader { tagged, tag, len, .. }) => {
-                matcher.recv_fast(conn.peer, tagged, tag, None, bytes.behind(len))
-                    && conn.received.one(bytes.len() - len)
+            Some(header) if IMPORTED => {
+                deliver_fast::<true, N>(conn, matcher, header, bytes.behind(header.len))
             }
-            None => data_in_memory(conn, matcher, short),
+            Some(header) => deliver::<false, N>(conn, matcher, header, bytes.behind(header.len)),
+            None => !IMPORTED && data_in_shm(conn, matcher, short),
         }
     });
-    if came == InlineRecv::Else { longer_in_memory(conn, matcher) } else { came }
+    if came == InlineRecv::Else { whole_in_shm::<IMPORTED, N>(conn, matcher) } else { came }
+}
+
+/// Runs [`fast_in_shm`] with receives of another provider. A separate function, so it does not slow
+/// down other endpoints.
+#[inline(never)]
+pub(super) fn imported_in_shm<N: ShmTransport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+) -> InlineRecv {
+    fast_in_shm::<true, N>(conn, matcher)
 }
 
 /// Runs [`fast_in_shm`] for a message with remote CQ data. A separate function, so it does not
 /// slow down other messages.
 #[inline(never)]
-fn data_in_memory<N: ShmTransport>(
+fn data_in_shm<N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
     short: InlineBytes<'_>,
 ) -> bool {
     let bytes = short.all();
     let header = StreamHeader::fast_with_data_in(short.words(), bytes.len());
-    header.is_some_and(|FastHeader { tagged, tag, data, len }| {
-        matcher.recv_fast(conn.peer, tagged, tag, data, bytes.behind(len))
-            && conn.received.one(bytes.len() - len)
-    })
+    header
+        .is_some_and(|header| deliver::<false, N>(conn, matcher, header, bytes.behind(header.len)))
 }
 
-/// Runs [`fast_in_shm`] for longer messages, or for messages not matching the oldest receive.
+/// Runs [`fast_in_shm`] for messages of any length.
 #[inline(never)]
-fn longer_in_memory<N: ShmTransport>(
+fn whole_in_shm<const IMPORTED: bool, N: ShmTransport>(
     conn: &StreamConn<N>,
     matcher: &mut RxMatcher<UnexpectedPayload>,
 ) -> InlineRecv {
-    let peer = conn.peer;
     conn.link.recv_whole_message(|words, bytes| {
         let header = StreamHeader::any_fast_in(words, bytes.len());
-        header.is_some_and(|FastHeader { tagged, tag, data, len }| {
-            (matcher.receive_first(peer, tagged, tag, data, bytes.behind(len))
-                || matcher.receive_whole(peer, tagged, tag, data, bytes.behind(len)))
-                && conn.received.one(bytes.len() - len)
+        header.is_some_and(|header| {
+            deliver::<IMPORTED, N>(conn, matcher, header, bytes.behind(header.len))
         })
     })
 }

@@ -8,7 +8,7 @@ use super::arrival::{StreamUnexpected, UnexpectedPayload, may_allocate, space_af
 use super::conn::StreamConn;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Got, HeaderOutcome, MessageTarget, buf_for};
 use super::rx_fast::{
-    FastReadResult, fast_in_shm, fast_message, fast_messages, imported_in_memory, only_message,
+    FastReadResult, fast_in_shm, fast_message, fast_messages, imported_in_shm, only_message,
 };
 use super::staging::Staging;
 use super::trace::trace;
@@ -72,8 +72,8 @@ impl<N: ShmTransport> RxPath<N> {
         })
     }
 
-    /// Fast path for the most common case: one call reads all available bytes, and they hold only
-    /// messages with posted receives and without special attributes.
+    /// Fast path of complete messages with posted receives and without special attributes, read by
+    /// one call: saves the states of messages in progress and of the connection.
     #[inline(always)]
     pub(super) fn read_fast(&mut self, id: u32) -> FastReadResult {
         let Self { tx: TxPath { io, eps, .. }, staging, .. } = self;
@@ -122,8 +122,8 @@ impl<N: ShmTransport> RxPath<N> {
         }
         let matcher = &mut eps[conn.ep].matcher;
         let came = match matcher.is_imported() {
-            true => imported_in_memory(conn, matcher),
-            false => fast_in_shm(conn, matcher),
+            true => imported_in_shm(conn, matcher),
+            false => fast_in_shm::<false, N>(conn, matcher),
         };
         match came {
             InlineRecv::Took => conn.misses = 0,
