@@ -469,7 +469,7 @@ unsafe extern "C" fn taker<O: QueueOwner>(srx: *mut fid_peer_srx) -> *const c_vo
     unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<PeerCqs<O>>()).owner).cast() }
 }
 
-/// Fast path without a stack frame: handles only messages without calls and panics.
+/// Fast path of messages without calls and panics: saves the stack frame.
 unsafe extern "C" fn recv_whole_message<O: QueueOwner>(
     taker: *const c_void,
     tagged: u64,

@@ -299,9 +299,9 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// Fast path for a completely arrived message without special features matching the oldest
-    /// receive, the most common case. `tag` is the tag of a tagged message, otherwise 0; `data` its
-    /// remote CQ data. Returns false in any other case, without any effect.
+    /// Fast path of a completely arrived message without special features for the oldest receive:
+    /// saves its envelope and the search for its receive. `tag` is the tag of a tagged message,
+    /// otherwise 0; `data` its remote CQ data. Returns false in any other case, without any effect.
     ///
     /// Inlined, since it is nearly a leaf function: all calls are in
     /// [`receive_first`](Self::receive_first). Its caller should do nothing else.
@@ -685,8 +685,8 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// Fast path of [`post_fast`](Self::post_fast) without calls and panics, for queues with space.
-    /// Returns false in any other case, without any effect.
+    /// Fast path of [`post_fast`](Self::post_fast) for queues with space: saves the frame of a
+    /// function with calls and panics. Returns false in any other case, without any effect.
     #[inline(always)]
     pub fn try_post_fast(&mut self, op: RecvOp, tagged: bool) -> bool {
         if op.flags & SPECIAL != 0 || self.ended {

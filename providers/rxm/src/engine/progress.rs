@@ -16,8 +16,8 @@ const END_LOOK: Duration = Duration::from_secs(1);
 /// Progress iterations without a completion until the time is checked.
 const IDLE_ITERATIONS: u32 = 16;
 
-/// Fast path: delivers a whole message without special attributes to its posted receive. Returns
-/// false in any other case, without any change.
+/// Fast path of a whole message without special attributes for the oldest receive: saves the decoded
+/// header and the envelope. Returns false in any other case, without any change.
 #[inline(always)]
 pub(super) fn fast_message(
     conns: &Slab<RxmConn>,

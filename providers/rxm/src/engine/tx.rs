@@ -54,9 +54,9 @@ impl RxmEngineEp {
         self.send_slow(op, tagged)
     }
 
-    /// Fast path for the most common case: a small message without special attributes, copied at
-    /// once by the core. Returns none in any other case, and false if the core rejects it; then
-    /// nothing has changed.
+    /// Fast path of a small message without special attributes, copied at once by the core: saves
+    /// the record of the transfer. Returns none in any other case, and false if the core rejects it;
+    /// then nothing has changed.
     #[inline(always)]
     fn send_fast(&mut self, op: FastSend<'_>, tagged: bool) -> Option<bool> {
         let len = op.buf.len();

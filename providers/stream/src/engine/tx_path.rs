@@ -222,8 +222,8 @@ impl<N: ShmTransport> TxPath<N> {
         flushed.map(|_| ())
     }
 
-    /// Fast path: sends a small message without special flags at once, if nothing is queued before
-    /// it. In any other case it has changed nothing.
+    /// Fast path of a small message without special flags, with nothing queued before it: saves the
+    /// queue entry and its flush. In any other case it has changed nothing.
     #[inline(always)]
     pub(super) fn send_fast<const DATA: bool>(
         &mut self,

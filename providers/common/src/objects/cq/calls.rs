@@ -100,8 +100,8 @@ pub(super) unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
     unsafe { read_fast::<LEVEL>(cq, buf, count, src) }
 }
 
-/// Fast path for the only requested or available entry: without a frame, since all calls and
-/// unwinding are in the function called last. An empty queue is polled first.
+/// Fast path of the only requested or available entry: saves the stack frame, since all calls and
+/// unwinding are in the function called last.
 ///
 /// # Safety
 /// The queue is open or null; the buffers are as [`Cq::read_one`] requires.
