@@ -1,7 +1,12 @@
 /* Effects of peers, the network and the operating system on an endpoint. */
 #include "ct.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <net/if.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 static int port_of(const struct ct_name *n)
 {
@@ -1219,17 +1224,25 @@ static void set_lo(int up)
 	EQ(ioctl(s, SIOCSIFFLAGS, &r), 0);
 	close(s);
 }
-/* TCP_RTO_MAX_MS, since Linux 6.15 */
-static int can_limit_resends(void)
+/* A kernel before Linux 6.15 has no TCP_RTO_MAX_MS. */
+static int without_rto_max(void)
 {
-	int ms = 1000, s = socket(AF_INET, SOCK_STREAM, 0), r;
+	enum { TCP_RTO_MAX_MS_ = 44 };
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 5),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_TCP, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TCP_RTO_MAX_MS_, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog all = { .len = sizeof f / sizeof *f, .filter = f };
 
-	CHECK(s >= 0);
-	r = setsockopt(s, IPPROTO_TCP, 44, &ms, sizeof ms);
-	close(s);
-	return !r;
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 }
-static void silent_peer(int rank)
+static void silent(int with_rto_max)
 {
 	struct ct a, b;
 	struct ct_opt o = { .caps = FI_MSG };
@@ -1238,13 +1251,14 @@ static void silent_peer(int rank)
 	struct fi_cq_err_entry x;
 	char buf[64], in[64];
 
-	(void)rank;
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("has no FI_TCP_PEER_TIMEOUT");
 	ct_param("PEER_TIMEOUT", "2");
 	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
 		SKIP_HERE("no private network: %s", strerror(errno));
 	set_lo(1);
+	if (!with_rto_max && without_rto_max())
+		SKIP_HERE("no system call filter: %s", strerror(errno));
 	memset(&a, 0, sizeof a);
 	memset(&b, 0, sizeof b);
 	a.o = b.o = o;
@@ -1260,9 +1274,7 @@ static void silent_peer(int rank)
 	ct_next(&a, a.tx, &e, NULL, NULL);
 	CHECK(e.op_context == &ct_ctx[1]);
 	set_lo(0);
-	if (!can_limit_resends()) {
-		ct_nap(5000);
-	} else {
+	{
 		/* operations waiting for the peer's answer fail, with the cause */
 		struct iovec v = { buf, sizeof buf };
 		struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = a.peer, .context = &ct_ctx[2] };
@@ -1277,17 +1289,43 @@ static void silent_peer(int rank)
 	OK(fi_recv(a.ep, in, sizeof in, NULL, a.peer, &ct_ctx[3]));
 	while (fi_send(b.ep, buf, sizeof buf, NULL, b.peer, &ct_ctx[4]) == -FI_EAGAIN)
 		ct_progress(&b);
-	while (fi_cq_read(a.rx, &e, 1) != 1) {
-		/* the first try may be lost with the old connection */
-		if (fi_cq_read(b.tx, &e, 1) == -FI_EAVAIL) {
+	for (int again = 0; fi_cq_read(a.rx, &e, 1) != 1; ct_nap(1)) {
+		/* the first try may be lost with the old connection, before or after its completion */
+		ssize_t n = fi_cq_read(b.tx, &e, 1);
+
+		if (n == -FI_EAVAIL) {
 			memset(&x, 0, sizeof x);
 			EQ(fi_cq_readerr(b.tx, &x, 0), 1);
-			OK(fi_send(b.ep, buf, sizeof buf, NULL, b.peer, &ct_ctx[4]));
 		}
-		ct_nap(1);
+		if (n != -FI_EAGAIN)
+			again = 500;
+		if (again > 0 && !--again)
+			OK(fi_send(b.ep, buf, sizeof buf, NULL, b.peer, &ct_ctx[4]));
 	}
 	ct_close(&a);
 	ct_close(&b);
+}
+
+static void silent_peer(int rank)
+{
+	(void)rank;
+	silent(1);
+}
+static void silent_peer_of_old_kernel(int rank)
+{
+	(void)rank;
+	silent(0);
+}
+
+/* A peer that reads nothing answers probes of its full receive buffer, without end: it is not gone. */
+static void busy_peer_of_old_kernel(int rank)
+{
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("has no FI_TCP_PEER_TIMEOUT");
+	ct_param("LOCAL", "0");
+	if (without_rto_max())
+		SKIP_HERE("no system call filter: %s", strerror(errno));
+	busy_peer(rank);
 }
 
 /* A caller bound to its address takes a port that is free for this one connection, not one that nothing uses. */
@@ -1551,6 +1589,8 @@ static const struct ct_test tests[] = {
 	{ "signals interrupting system calls have no effect", interrupted, CT_REL },
 	{ "a peer busy for a long time is not taken for ended", busy_peer, CT_REL },
 	{ "an unreachable peer is detected, and reached again after its return", silent_peer, CT_RDM | CT_REL | CT_SOLO },
+	{ "an unreachable peer is detected by kernels before Linux 6.15 as well", silent_peer_of_old_kernel, CT_RDM | CT_REL | CT_SOLO },
+	{ "a full receive buffer is no silence of the peer for kernels before Linux 6.15", busy_peer_of_old_kernel, CT_REL },
 	{ "few local ports serve many peers", few_ports, CT_RDM | CT_REL | CT_SOLO },
 	{ "the end of a forked child does not affect messages", forked, CT_REL },
 	{ "a forked child closing everything closes nothing of its parent", forked_and_closed, CT_REL },

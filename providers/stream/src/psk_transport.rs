@@ -414,6 +414,7 @@ impl<L: ByteLink> ByteLink for PskLink<L> {
         fn made(&self);
         fn set_traffic_class(&self, class: TrafficClass);
         fn has_ended(&self) -> bool;
+        fn is_silent(&self, now: std::time::Instant) -> bool;
         fn probe(&self);
         fn shutdown(&self);
         fn end_sending(&self);

@@ -139,6 +139,18 @@ pub trait ByteLink: Debug + Send + 'static {
     /// false if unknown.
     fn has_ended(&self) -> bool;
 
+    /// Returns the interval for [`ByteLink::is_silent`], if this link does not end by itself after the
+    /// peer's system stops answering.
+    fn silence_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns true if the peer's system has left sent data unacknowledged for the user's time limit.
+    /// The engine calls it at the [interval](ByteLink::silence_interval), and ends a silent link.
+    fn is_silent(&self, _now: Instant) -> bool {
+        false
+    }
+
     /// Probes the other end if nothing was received from it lately; the link ends if there is no
     /// reply.
     fn probe(&self) {}

@@ -11,6 +11,7 @@ mod multipath;
 mod rails;
 #[allow(unsafe_code)]
 mod ring;
+mod silence;
 #[allow(unsafe_code)]
 mod sock;
 #[allow(unsafe_code)]

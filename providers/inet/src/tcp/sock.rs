@@ -1,4 +1,5 @@
 //! Non-blocking TCP sockets.
+use super::silence::SilenceMonitor;
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
@@ -6,6 +7,7 @@ use ofi_provider::traffic_class::TrafficClass;
 use ofi_stream::transport::ZerocopyDone;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, RawFd};
+use std::time::{Duration, Instant};
 
 fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
@@ -29,17 +31,21 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
-pub(crate) struct TcpSocket(pub(crate) StreamSocket);
+pub(crate) struct TcpSocket(pub(crate) StreamSocket, SilenceMonitor);
 
 impl TcpSocket {
+    fn of(socket: StreamSocket) -> Self {
+        Self(socket, SilenceMonitor::default())
+    }
+
     /// A new socket for addresses like `like`.
     pub(crate) fn new(like: &SocketAddr) -> Result<Self> {
-        StreamSocket::new(family(like)).map(Self)
+        StreamSocket::new(family(like)).map(Self::of)
     }
 
     /// Creates a socket of MPTCP for addresses like `like`.
     pub(crate) fn new_multipath(like: &SocketAddr) -> Result<Self> {
-        StreamSocket::with_protocol(family(like), libc::IPPROTO_MPTCP).map(Self)
+        StreamSocket::with_protocol(family(like), libc::IPPROTO_MPTCP).map(Self::of)
     }
 
     /// Returns true if the socket is of MPTCP, even after a fall back to TCP.
@@ -86,9 +92,8 @@ impl TcpSocket {
     /// Ends the connection if the peer's system does not respond for `seconds` seconds; 0: the
     /// system decides. The peer's system responds independently of its program.
     ///
-    /// For sent data this means about `seconds` seconds, 15 at least, and requires Linux 6.15.
-    /// TCP_USER_TIMEOUT would be older and exact, but it also ends connections to a peer responding
-    /// with a full receive buffer.
+    /// For sent data the kernel takes about `seconds` seconds, 15 at least. Before Linux 6.15 the
+    /// engine has to [check](Self::is_silent) the socket.
     pub(crate) fn set_peer_timeout(&self, seconds: u32) {
         const TCP_RTO_MAX_MS: libc::c_int = 44;
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
@@ -96,8 +101,23 @@ impl TcpSocket {
         if seconds > 0 {
             // TCP sends again 15 times, most of them after this time.
             let again = (millis(seconds) / 11).clamp(1000, 120_000);
-            let _ = self.0.set(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, again);
+            let is_set = self.0.set(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, again).is_ok();
+            // The state of a subflow is not that of the connection.
+            if !is_set && !self.is_multipath() {
+                self.1.start(seconds);
+            }
         }
+    }
+
+    /// Returns the interval of [checks](Self::is_silent), if they are needed.
+    pub(crate) fn silence_interval(&self) -> Option<Duration> {
+        self.1.interval()
+    }
+
+    /// Returns true if sent data is unacknowledged for the time limit set by
+    /// [`set_peer_timeout`](Self::set_peer_timeout).
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.1.is_silent(&self.0, now)
     }
 
     fn set_keepalive(&self, seconds: u32) {
@@ -158,7 +178,7 @@ impl TcpSocket {
     /// Accepts a waiting connection, with its peer's address; fails with -FI_EAGAIN if none waits.
     pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
         let (socket, from) = self.0.accept()?;
-        Ok((Self(socket), addr::from_bytes(&from)?))
+        Ok((Self::of(socket), addr::from_bytes(&from)?))
     }
 
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {

@@ -23,6 +23,7 @@ use ofi_stream::transport::{
 };
 use std::os::fd::RawFd;
 use std::sync::{Once, Weak};
+use std::time::Instant;
 
 /// Sockets with their poller.
 #[derive(Debug)]
@@ -343,6 +344,14 @@ impl ByteLink for TcpSocket {
 
     fn has_ended(&self) -> bool {
         self.0.has_ended()
+    }
+
+    fn silence_interval(&self) -> Option<Duration> {
+        Self::silence_interval(self)
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        Self::is_silent(self, now)
     }
 
     fn probe(&self) {

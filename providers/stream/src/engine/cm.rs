@@ -119,6 +119,7 @@ impl<N: ShmTransport> StreamState<N> {
         let ep = &self.rx.tx.eps[ep_id];
         self.rx.tx.io.conns[id].connected(self.rx.tx.io.net.is_ring(), ep.is_fast());
         self.rx.tx.io.conns[id].link.set_traffic_class(ep.identity.class);
+        self.rx.tx.io.check_silence_later(id);
         let ep = &mut self.rx.tx.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {
@@ -192,6 +193,9 @@ impl<N: ShmTransport> StreamState<N> {
         let (complete, mut next) = io.callers.end_silence(now);
         complete.into_iter().for_each(|id| self.acceptor().answer(id));
         if let Some(at) = self.connector.end_unanswered(&mut self.rx, now) {
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
+        if let Some(at) = self.rx.end_silent(now) {
             next = Some(next.map_or(at, |next| next.min(at)));
         }
         let mut due = Vec::new();

@@ -185,6 +185,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             // The places in what waits were written before the peer's byte order was known.
             conn.tx.iter_mut().for_each(TxRequest::convert_segments);
         }
+        self.rx.tx.io.check_silence_later(id);
         self.rx.tx.refuse_unknown(id);
         self.rx.tx.io.watch(id);
         self.rx.flush(id);

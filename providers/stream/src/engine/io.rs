@@ -39,6 +39,8 @@ pub(super) struct EngineIo<N: ShmTransport> {
     /// Unread connections.
     pub(super) blocked: BlockedConns,
     pub(super) timer: EngineTimer,
+    /// Time of the next check for silent peers; none without a link to be checked.
+    pub(super) silence_due: Option<Instant>,
     /// Events of the last poll; empty between polls.
     pub(super) events: Vec<PollEvent>,
     pub(super) listeners: Listeners<N>,
@@ -56,6 +58,7 @@ impl<N: ShmTransport> EngineIo<N> {
             active: ActiveConns::new(),
             blocked: BlockedConns::default(),
             timer: EngineTimer::default(),
+            silence_due: None,
             events: Vec::with_capacity(64),
             listeners: Listeners::default(),
             callers: AcceptQueue::new(TOKEN_CALLER, usize::MAX),

@@ -57,6 +57,7 @@ mod rx_finish;
 mod rx_path;
 mod send;
 mod shm_poll;
+mod silence;
 mod staging;
 mod state;
 mod stats;

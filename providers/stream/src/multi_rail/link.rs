@@ -12,6 +12,7 @@ use ofi_provider::sys::generation;
 use ofi_provider::traffic_class::TrafficClass;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Identifier of a link or listener within a [`MultiRail`](super::MultiRail).
 #[derive(Clone, Copy, Debug)]
@@ -293,6 +294,12 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
             None => self.first.unacknowledged(),
             Some(framed) => framed.rails.borrow().unacknowledged(&self.first),
         }
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        let mut is_any = self.first.is_silent(now);
+        self.for_others(|rail| is_any |= rail.is_silent(now));
+        is_any
     }
 
     fn probe(&self) {

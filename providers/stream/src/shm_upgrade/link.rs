@@ -534,6 +534,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
         fn set_traffic_class(&self, class: TrafficClass);
         fn sockets(&self) -> u64;
         fn unacknowledged(&self) -> usize;
+        fn is_silent(&self, now: std::time::Instant) -> bool;
         fn probe(&self);
         fn shutdown(&self);
         fn end_sending(&self);
