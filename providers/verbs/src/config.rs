@@ -19,8 +19,8 @@ pub(crate) struct VerbsConfig {
     pub(crate) min_rnr_timer: u8,
     /// Completions taken from a device at once.
     pub(crate) cqread_bunch_size: usize,
-    /// Index of the GID naming a fabric.
-    pub(crate) gid_idx: i32,
+    /// Index of the GID naming a fabric and of datagram endpoints, if selected by the user.
+    pub(crate) gid_idx: Option<u8>,
     /// Regions need no resident pages, if supported by the device.
     pub(crate) use_odp: bool,
     /// The devices to use.
@@ -112,9 +112,13 @@ pub(crate) fn config() -> &'static VerbsConfig {
                 8,
                 c"completions taken from a device at once, at most 64 (8)",
             ),
-            gid_idx: param::int(&VERBS, c"gid_idx", c"which GID of a port names its fabric (0)")
-                .filter(|index| *index >= 0)
-                .unwrap_or(0),
+            gid_idx: param::int(
+                &VERBS,
+                c"gid_idx",
+                c"which GID of a port names its fabric (0), and belongs to datagram endpoints \
+                  (RoCE: the first of RoCE v2 with an IPv4 address)",
+            )
+            .and_then(|index| u8::try_from(index).ok()),
             use_odp: param::boolean(
                 &VERBS,
                 c"use_odp",

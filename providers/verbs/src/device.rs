@@ -202,7 +202,7 @@ impl DeviceAttributes {
             }),
             false => None,
         };
-        let fabric = fabric_name(device, config.gid_idx)?;
+        let fabric = fabric_name(device, config.gid_idx.unwrap_or(0).into())?;
         Ok(Self { device, offer, datagrams, hmem, nic: card(device, &attr, &port), fabric })
     }
 }

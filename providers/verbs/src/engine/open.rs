@@ -96,7 +96,7 @@ impl VerbsState {
             datagrams: limits.datagrams,
         };
         if limits.datagrams {
-            let pair = UdQp::new(pd, &spec, config().gid_idx as u8)?;
+            let pair = UdQp::new(pd, &spec, config().gid_idx)?;
             let ep = &mut self.eps[at];
             (ep.inline, ep.conn) = (pair.inline as usize, QpState::Up);
             ep.ud = Some(Ud { address_handles: HashMap::new(), pair });
@@ -184,7 +184,7 @@ impl VerbsState {
     /// The address of a datagram endpoint.
     pub(crate) fn ud_name(&self, at: u32, device: VerbsDevice) -> Result<UdAddr> {
         let ud = self.eps[at].ud.as_ref().ok_or(Error::OPBADSTATE)?;
-        let gid = device.gid(1, config().gid_idx)?;
+        let gid = device.gid(1, ud.pair.gid_index.into())?;
         let (lid, pkey) = (device.port(1)?.lid, device.pkey(1, 0)?);
         Ok(UdAddr { gid, qpn: ud.pair.qp().number(), lid, pkey, ..UdAddr::default() })
     }

@@ -161,6 +161,30 @@ impl VerbsDevice {
     /// Returns the GIDs of its ports other than IPv4 addresses, each once: the number of the port,
     /// and the GID. None if the system cannot report them.
     pub(crate) fn gids(&self) -> Vec<(u8, [u8; 16])> {
+        let mut gids = Vec::new();
+        for entry in self.gid_table() {
+            let found = (entry.port, entry.gid);
+            // RoCE has an entry for each version of it.
+            let is_ib = entry.gid != [0; 16] && !entry.is_ipv4();
+            if is_ib && !gids.contains(&found) {
+                gids.push(found);
+            }
+        }
+        gids
+    }
+
+    /// Returns the index of the GID for datagrams of a port. Over RoCE, routers forward only packets
+    /// of RoCE v2, between addresses with a route.
+    pub(crate) fn datagram_gid(&self, port: u8) -> u8 {
+        let layer = self.port(port).map_or(0, |attr| attr.link_layer);
+        if layer != raw::ibv_link_layer::IBV_LINK_LAYER_ETHERNET as u8 {
+            return 0;
+        }
+        datagram_gid(&self.gid_table(), port)
+    }
+
+    /// Returns the table of GIDs of all ports; empty if the system cannot report it.
+    fn gid_table(&self) -> Vec<Gid> {
         // SAFETY: the function of that name has that type.
         let query: Option<QueryGidTable> = unsafe { optional(c"_ibv_query_gid_table") };
         let Some(query) = query else { return Vec::new() };
@@ -176,18 +200,14 @@ impl VerbsDevice {
             let filled = query(self.0.as_ptr(), buffer, most, 0, size);
             entries.set_len(usize::try_from(filled).unwrap_or(0).min(most));
         }
-        let mut gids = Vec::new();
-        for entry in &entries {
+        let read = |entry: &raw::ibv_gid_entry| Gid {
+            port: entry.port_num as u8,
+            index: entry.gid_index,
             // SAFETY: any view of the union has these bytes.
-            let gid = unsafe { entry.gid.raw };
-            let found = (entry.port_num as u8, gid);
-            // RoCE has an entry for each version of it.
-            let is_ib = gid != [0; 16] && Ipv6Addr::from(gid).to_ipv4_mapped().is_none();
-            if is_ib && !gids.contains(&found) {
-                gids.push(found);
-            }
-        }
-        gids
+            gid: unsafe { entry.gid.raw },
+            is_roce_v2: entry.gid_type == GID_TYPE_ROCE_V2,
+        };
+        entries.iter().map(read).collect()
     }
 
     /// An entry of a port's table of partition keys (ibv_query_pkey(3)), as it is in
@@ -371,6 +391,42 @@ fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
     static FOUND: OnceLock<Option<RegDmabufMr>> = OnceLock::new();
     // SAFETY: the function of that name has that type.
     *FOUND.get_or_init(|| unsafe { optional(c"ibv_reg_dmabuf_mr") })
+}
+
+/// Type of a GID of RoCE v2 (IBV_GID_TYPE_ROCE_V2).
+const GID_TYPE_ROCE_V2: u32 = 2;
+
+/// Entry of a table of GIDs.
+#[derive(Clone, Copy, Debug)]
+struct Gid {
+    port: u8,
+    index: u32,
+    gid: [u8; 16],
+    is_roce_v2: bool,
+}
+
+impl Gid {
+    fn is_ipv4(&self) -> bool {
+        Ipv6Addr::from(self.gid).to_ipv4_mapped().is_some()
+    }
+
+    /// Returns true if the GID is an IPv6 address with a route beyond its link.
+    fn is_global_ipv6(&self) -> bool {
+        let addr = Ipv6Addr::from(self.gid);
+        let is_local = addr.is_unicast_link_local() || addr.is_unspecified() || addr.is_loopback();
+        !self.is_ipv4() && !is_local
+    }
+}
+
+/// Returns the index of the GID for datagrams of a port of RoCE: the first of RoCE v2 with an IPv4
+/// address, else with a global IPv6 address, else 0.
+fn datagram_gid(table: &[Gid], port: u8) -> u8 {
+    let first = |is_meant: fn(&Gid) -> bool| {
+        let of_port = table.iter().filter(|entry| entry.port == port && entry.is_roce_v2);
+        let indices = of_port.filter(|entry| is_meant(entry)).map(|entry| entry.index);
+        indices.min().and_then(|index| u8::try_from(index).ok())
+    };
+    first(Gid::is_ipv4).or_else(|| first(Gid::is_global_ipv6)).unwrap_or(0)
 }
 
 /// The type of ibv_query_gid_table(3), behind its inline form.

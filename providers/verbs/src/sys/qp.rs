@@ -287,7 +287,7 @@ pub(crate) struct UdQp {
     qp: NonNull<raw::ibv_qp>,
     pd: Arc<Pd>,
     /// Index of the port's GID used as source of datagrams.
-    gid_index: u8,
+    pub(crate) gid_index: u8,
     /// Maximum bytes sent inline.
     pub(crate) inline: u32,
 }
@@ -298,8 +298,10 @@ unsafe impl Send for UdQp {}
 unsafe impl Sync for UdQp {}
 
 impl UdQp {
-    /// Creates a queue pair for datagrams, ready to send and receive.
-    pub(crate) fn new(pd: &Arc<Pd>, spec: &QpSpec<'_>, gid_index: u8) -> Result<Self> {
+    /// Creates a queue pair for datagrams, ready to send and receive. Without a `gid_index` of the
+    /// user's, its address is the [GID suitable for datagrams](super::device::VerbsDevice::datagram_gid).
+    pub(crate) fn new(pd: &Arc<Pd>, spec: &QpSpec<'_>, gid_index: Option<u8>) -> Result<Self> {
+        let gid_index = gid_index.unwrap_or_else(|| pd.1.datagram_gid(1));
         let mut attr = spec.attr();
         // SAFETY: all is open; the attributes live for the call.
         let qp = object(unsafe { raw::ibv_create_qp(pd.0.as_ptr(), &raw mut attr) })?;
