@@ -243,6 +243,13 @@ static const char *of_interface(const char *name, const char *file)
 	text[strcspn(text, "\n")] = 0;
 	return text;
 }
+/* Ours reports the address on the bus on request. */
+static struct fi_info *infos_with_pci(const struct ct_opt *o)
+{
+	setenv("FI_TCP_NIC_PCI", "1", 1);
+	setenv("FI_UDP_NIC_PCI", "1", 1);
+	return ct_getinfo(o, NULL, NULL, 0);
+}
 static struct fi_info *first_with_card(struct fi_info *i)
 {
 	while (i && !i->nic)
@@ -263,7 +270,7 @@ static void skip_without_card(void)
 static void described_card(int rank)
 {
 	struct ct_opt o = { 0 };
-	struct fi_info *all = ct_getinfo(&o, NULL, NULL, 0), *i = first_with_card(all);
+	struct fi_info *all = infos_with_pci(&o), *i = first_with_card(all);
 	char link[600], *where, pci[32];
 	const struct fid_nic *nic;
 	const char *name;

@@ -41,7 +41,8 @@ pub fn run(bytes: &[u8]) {
             assert_eq!(names.admits(name), !names.is_negated());
         }
         assert!(!names.is_empty() || names.admits(text));
-        let interfaces = Interfaces::new(InterfaceChoice::parse("FI_FUZZ_IFACE".into(), text));
+        let interfaces =
+            Interfaces::new(InterfaceChoice::parse("FI_FUZZ_IFACE".into(), text), true);
         let any = "0.0.0.0:7".parse().unwrap();
         assert_eq!(interfaces.address_for_peers(any).port(), 7);
     }

@@ -17,6 +17,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct Interfaces {
     choice: InterfaceChoice,
+    /// Cards have their PCI addresses.
+    has_pci: bool,
     files: SystemFiles,
     cache: Mutex<Cache>,
 }
@@ -104,9 +106,16 @@ impl From<Error> for NoInterface {
 }
 
 impl Interfaces {
-    /// Creates the interfaces of a user's choice.
-    pub fn new(choice: InterfaceChoice) -> Self {
-        Self { choice, ..Self::default() }
+    /// Creates the interfaces of a user's choice. Their cards have PCI addresses only on request.
+    pub fn new(choice: InterfaceChoice, has_pci: bool) -> Self {
+        Self { choice, has_pci, ..Self::default() }
+    }
+
+    /// Returns the card of an interface with these properties.
+    fn card(&self, properties: &LinkProperties) -> Option<Nic> {
+        let mut nic = properties.nic.clone()?;
+        nic.pci = nic.pci.filter(|_| self.has_pci);
+        Some(nic)
     }
 
     /// Fails with a message for the user if the choice is malformed.
@@ -158,7 +167,7 @@ impl Interfaces {
                 Reverse(properties.speed),
                 addr.addr.is_ipv6(),
             );
-            let LinkProperties { speed, nic, .. } = properties;
+            let (nic, speed) = (self.card(&properties), properties.speed);
             usable.push((order, UsableAddr { addr: addr.clone(), nic, group, speed }));
         }
         // Stable, so that equals keep the order they have.
@@ -174,11 +183,8 @@ impl Interfaces {
     pub(super) fn find(&self, ip: IpAddr) -> Result<Option<(InterfaceAddr, Option<Nic>)>> {
         let list = InterfaceList::read()?;
         Ok(list.find(ip).map(|addr| {
-            let nic = self
-                .known(&list.links)
-                .properties(addr)
-                .and_then(|properties| properties.nic.clone());
-            (addr.clone(), nic)
+            let known = self.known(&list.links);
+            (addr.clone(), known.properties(addr).and_then(|properties| self.card(properties)))
         }))
     }
 

@@ -69,6 +69,7 @@ impl Host {
     fn interfaces(&self, choice: &str) -> Interfaces {
         Interfaces {
             choice: InterfaceChoice::parse("FI_TCP_IFACE".into(), choice),
+            has_pci: true,
             files: SystemFiles::below(&self.root),
             cache: Mutex::default(),
         }
@@ -258,6 +259,10 @@ fn card_behind_virtio_has_the_address_of_its_parent() {
     let nic = host.nic("vmbus0").unwrap();
     assert_eq!((nic.pci, vendor(&nic)), (None, Some("0x1414".into())));
     assert!(host.nic("lo").is_none());
+    // Without a request there is no PCI address.
+    let interfaces = Interfaces { has_pci: false, ..host.interfaces("eth0") };
+    let nic = interfaces.usable_of(&host.list).unwrap()[0].nic.clone().unwrap();
+    assert_eq!((nic.pci, vendor(&nic)), (None, Some("0x1af4".into())));
 }
 
 #[test]
@@ -391,7 +396,7 @@ fn a_wildcard_address_is_named_by_the_best_one_of_its_family() {
     assert_eq!(interfaces.address_for_peers(bound), bound);
     let named = interfaces.address_for_peers("0.0.0.0:5".parse().unwrap());
     assert_eq!(named.port(), 5);
-    let lo = Interfaces::new(InterfaceChoice::parse(String::new(), "lo"));
+    let lo = Interfaces::new(InterfaceChoice::parse(String::new(), "lo"), false);
     assert_eq!(lo.address_for_peers("0.0.0.0:5".parse().unwrap()), "127.0.0.1:5".parse().unwrap());
 }
 
