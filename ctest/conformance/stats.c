@@ -120,6 +120,8 @@ static void shows_itself(int rank)
 	EQ(peer.unsent, 0);
 	EQ(peer.subflows, 0);
 	EQ(peer.sockets, 0);
+	EQ(peer.resumes, 0);
+	EQ(peer.repeated_bytes, 0);
 	CHECK(*peer.address);
 	ERR(s->ops->peer(s, at, 1, &peer, sizeof peer), FI_EINVAL);
 	ERR(s->ops->endpoint(s, 1000, &ep, sizeof ep), FI_EINVAL);

@@ -59,6 +59,8 @@ enum {
 #define FI_STATS_CONNECTED 4
 /** The peer refused, and is called again later. */
 #define FI_STATS_REFUSED 5
+/** The connection is lost, and is being resumed (FI_TCP_RESUME). */
+#define FI_STATS_RESUMING 6
 
 struct fid;
 struct fi_fid_export;
@@ -219,6 +221,14 @@ struct fi_stats_peer {
          * Sockets of a connection with several (FI_TCP_STREAMS), 0 for other connections.
          */
         uint64_t sockets;
+        /**
+         * Number of times the connection was resumed after its loss (FI_TCP_RESUME).
+         */
+        uint64_t resumes;
+        /**
+         * Bytes sent again because of lost sockets.
+         */
+        uint64_t repeated_bytes;
 };
 
 /**

@@ -61,6 +61,8 @@ pub const FI_STATS_CALLING: c_int = 3;
 pub const FI_STATS_CONNECTED: c_int = 4;
 /// The peer refused, and is called again later.
 pub const FI_STATS_REFUSED: c_int = 5;
+/// The connection is lost, and is being resumed (FI_TCP_RESUME).
+pub const FI_STATS_RESUMING: c_int = 6;
 
 /// Endpoint of the process, as last published (fi_open(3)).
 #[repr(C)]
@@ -139,6 +141,10 @@ pub struct fi_stats_peer {
     pub subflows: u64,
     /// Sockets of a connection with several (FI_TCP_STREAMS), 0 for other connections.
     pub sockets: u64,
+    /// Number of times the connection was resumed after its loss (FI_TCP_RESUME).
+    pub resumes: u64,
+    /// Bytes sent again because of lost sockets.
+    pub repeated_bytes: u64,
 }
 
 /// Calls of the object returned by `fi_open` for the name "stats" (fi_open(3)).

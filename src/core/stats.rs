@@ -4,8 +4,8 @@ use core::ffi::{c_char, c_int, c_void};
 use ofi::abi::{
     FI_ADDR_UNSPEC, FI_CLASS_UNSPEC, FI_STATS_ASLEEP, FI_STATS_BLOCKED, FI_STATS_CALLED,
     FI_STATS_CALLING, FI_STATS_CONNECTED, FI_STATS_CONNECTING, FI_STATS_ENCRYPTED, FI_STATS_MEMORY,
-    FI_STATS_REFUSED, FI_STATS_SECRET, FI_STATS_SERVES, fi_ep_type, fi_ops, fi_ops_stats,
-    fi_stats_endpoint, fi_stats_peer, fid, fid_stats,
+    FI_STATS_REFUSED, FI_STATS_RESUMING, FI_STATS_SECRET, FI_STATS_SERVES, fi_ep_type, fi_ops,
+    fi_ops_stats, fi_stats_endpoint, fi_stats_peer, fid, fid_stats,
 };
 use ofi::boundary::ffi_guard;
 use ofi::error::{Error, Result};
@@ -111,6 +111,7 @@ fn peer_of(of: &PeerStats) -> fi_stats_peer {
         states::ASKED | states::CALLING => FI_STATS_CALLED,
         states::CALLED => FI_STATS_CALLING,
         states::CONNECTED => FI_STATS_CONNECTED,
+        states::RESUMING => FI_STATS_RESUMING,
         _ => FI_STATS_REFUSED,
     };
     let flag = |bits: u64, flag| if of.state & bits == bits { flag } else { 0 };
@@ -134,6 +135,8 @@ fn peer_of(of: &PeerStats) -> fi_stats_peer {
         incomplete: of.incomplete,
         subflows: of.subflows,
         sockets: of.sockets,
+        resumes: of.resumes,
+        repeated_bytes: of.repeated_bytes,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Frames of a connection with several sockets.
-use ofi_stream::multi_rail::frame::{FRAME_LEN, FrameHeader, FrameType, JoinRequest, RailOffer};
+use ofi_stream::multi_rail::frame::{
+    FRAME_LEN, FrameHeader, FrameType, Hello, JoinRequest, RailOffer,
+};
 
 pub fn run(bytes: &[u8]) {
     let Some((header, payload)) = bytes.split_first_chunk::<FRAME_LEN>() else { return };
@@ -17,6 +19,17 @@ pub fn run(bytes: &[u8]) {
                 assert_eq!(offer.encode(), [header, payload].concat());
             }
         }
-        FrameType::Data | FrameType::OfferRequest | FrameType::Joined => {}
+        FrameType::Hello => {
+            if let Ok(hello) = Hello::parse(payload) {
+                assert_eq!(hello.encode(), [header, payload].concat());
+            }
+        }
+        FrameType::Data
+        | FrameType::OfferRequest
+        | FrameType::Joined
+        | FrameType::Rejected
+        | FrameType::Ack
+        | FrameType::AckRequest
+        | FrameType::End => {}
     }
 }

@@ -29,6 +29,8 @@ pub enum InjectedFault {
     MisplacedWrite,
     /// A peer's doorbell is ignored.
     LostSign,
+    /// Bytes sent on a lost socket are not sent again.
+    LostSegment,
 }
 
 std::thread_local! {

@@ -37,6 +37,7 @@ macro_rules! forward_link {
             fn local_addr(&self) -> ofi_provider::error::Result<ofi_provider::addr::Addr>;
             fn peer_addr(&self) -> ofi_provider::error::Result<ofi_provider::addr::Addr>;
             fn is_on_this_host(&self) -> bool;
+            fn is_stalled(&self) -> bool;
             fn subflows(&self) -> u64;
             fn needs_connect_timer(&self) -> bool;
             fn silence_interval(&self) -> Option<core::time::Duration>;
@@ -61,14 +62,24 @@ macro_rules! forward_clock {
 }
 pub(crate) use forward_clock;
 
+/// Implements the methods of [`Transport`](crate::transport::Transport) about its timer by the transport in
+/// the field `net`.
+macro_rules! forward_timer {
+    () => {
+        $crate::forward::forward! { net:
+            fn set_timer(&self, delay: core::time::Duration);
+            fn clear_timer(&self);
+        }
+    };
+}
+pub(crate) use forward_timer;
+
 /// Implements the methods of [`Transport`](crate::transport::Transport) about waiting, and the calls
 /// for several links, by the transport in the field `net`. `$carrier` returns the link below a link.
 macro_rules! forward_transport {
     ($carrier:expr) => {
         $crate::forward::forward! { net:
             fn wait_fd(&self) -> std::os::fd::RawFd;
-            fn set_timer(&self, delay: core::time::Duration);
-            fn clear_timer(&self);
             fn start_flusher(
                 &self,
                 engine: std::sync::Weak<dyn $crate::transport::FlushTarget>

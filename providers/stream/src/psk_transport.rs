@@ -6,7 +6,9 @@
 //! byte. With encryption the carrier's link then always carries records
 //! ([`records`](crate::secret::records)). Each link has its own handshake and its own record
 //! sequence. Links without a key are those of the carrier.
-use crate::forward::{forward, forward_attributes, forward_clock, forward_link, forward_transport};
+use crate::forward::{
+    forward, forward_attributes, forward_clock, forward_link, forward_timer, forward_transport,
+};
 use crate::objects::LinkProvider;
 use crate::secret::psk_handshake::{AuthError, PskHandshake};
 use crate::secret::records::{RECORD_MAX, RecordStream};
@@ -441,6 +443,7 @@ impl<L: ByteLink> AuthenticatedLink for PskLink<L> {
 
 impl<L: ZeroCopyLink> ZeroCopyLink for PskLink<L> {
     forward! { carrier:
+        fn zerocopy_size(&self) -> usize;
         fn zerocopy_done(&self) -> Result<ZerocopyDone>;
     }
 
@@ -528,6 +531,8 @@ impl<N: Transport> Transport for PskTransport<N> {
     }
 
     // Networks with calls for several links do not encrypt.
+    forward_timer! {}
+
     forward_transport! { PskLink::carrier }
 }
 

@@ -94,12 +94,28 @@ pub struct RailSettings {
     pub window: u64,
     /// Payload of a frame in bytes, if more is to be sent; smaller sends use the first socket.
     pub segment: usize,
+    /// Time in seconds without a socket until a link is given up; 0: at once.
+    pub resume: u32,
+    /// Maximum bytes of a link copied for being sent again; 64 times as much for all links.
+    pub resume_memory: usize,
+    /// Minimum size in bytes of messages not copied for being sent again: they stay in the
+    /// application's buffer.
+    pub retain: usize,
 }
 
 impl Default for RailSettings {
     fn default() -> Self {
         let (threshold, window) = (1 << 20, 100_000_000);
-        Self { streams: 1, addrs: Vec::new(), threshold, window, segment: 64 << 10 }
+        Self {
+            streams: 1,
+            addrs: Vec::new(),
+            threshold,
+            window,
+            segment: 64 << 10,
+            resume: 0,
+            resume_memory: 4 << 20,
+            retain: 32 << 10,
+        }
     }
 }
 

@@ -41,6 +41,17 @@ pub struct ZerocopyDone {
     pub copied: bool,
 }
 
+/// Recovery of a link from the loss of its sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LinkRecovery {
+    /// The link has no socket at present.
+    pub is_resuming: bool,
+    /// Number of ended outages.
+    pub resumes: u64,
+    /// Bytes sent again.
+    pub repeated_bytes: u64,
+}
+
 /// Encodes the result of a send or receive as one number, returned in a register: the byte count,
 /// or the negative error code.
 #[inline(always)]
@@ -114,6 +125,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sets the class of the link's packets, if it has any.
     fn set_traffic_class(&self, _class: TrafficClass) {}
 
+    /// Returns true if the host of the other end does not acknowledge bytes, sent to it several times.
+    /// False if unknown.
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
     /// Returns the number of network paths of the link (subflows of MPTCP, RFC 8684); 0 for a link
     /// with a single path. The call may cost a system call.
     fn subflows(&self) -> u64 {
@@ -124,6 +141,11 @@ pub trait ByteLink: Debug + Send + 'static {
     /// ([`MultiRail`](crate::multi_rail::MultiRail)); 0 for other links.
     fn sockets(&self) -> u64 {
         0
+    }
+
+    /// Returns the state of a link with frames after the loss of sockets.
+    fn recovery(&self) -> LinkRecovery {
+        LinkRecovery::default()
     }
 
     /// Returns true if the link has no time limit for connecting: then the engine ends the attempt.
@@ -174,6 +196,11 @@ pub trait ZeroCopyLink: ByteLink {
     /// supported.
     fn set_zerocopy(&self) -> Result {
         Err(Error::NOSYS)
+    }
+
+    /// Returns the minimum size in bytes of messages worth a zero-copy send.
+    fn zerocopy_size(&self) -> usize {
+        Self::settings().zerocopy_size
     }
 
     /// Returns the next notification of released zero-copy bytes; fails with -FI_EAGAIN if there is

@@ -259,8 +259,13 @@ record! {
     latency: [u64; LATENCY_CLASSES],
     /// Progress iterations made by library threads, in addition to the application; see `turns`.
     visits: u64,
+    /// Number of connections resumed after the loss of their sockets (FI_TCP_RESUME), and bytes sent
+    /// again because of lost sockets.
+    resumes: u64,
+    /// See `resumes`.
+    repeated_bytes: u64,
     /// For later versions.
-    spare: [u64; 3],
+    spare: [u64; 1],
 }
 
 record! {
@@ -312,8 +317,10 @@ record! {
     subflows: u64,
     /// Number of sockets of a connection with frames (FI_TCP_STREAMS); 0 for other connections.
     sockets: u64,
-    /// For later versions.
-    spare: [u64; 2],
+    /// Number of times the connection was resumed after the loss of its sockets (FI_TCP_RESUME).
+    resumes: u64,
+    /// Bytes sent again because of lost sockets.
+    repeated_bytes: u64,
 }
 
 /// Value of a counter, of one or two numbers.
@@ -452,6 +459,20 @@ pub const ENDPOINT_COUNTERS: &[EndpointCounter] = {
             "Connections that were lost",
             |ep, _| Single(ep.lost[0]),
         ),
+        with_metric(
+            "resumes",
+            "resumed_connections_total",
+            "counter",
+            "Connections resumed after the loss of their sockets",
+            |ep, _| Single(ep.resumes),
+        ),
+        with_metric(
+            "repeated_bytes",
+            "repeated_bytes_total",
+            "counter",
+            "Bytes sent again because of lost sockets",
+            |ep, _| Single(ep.repeated_bytes),
+        ),
     ]
 };
 
@@ -471,6 +492,8 @@ pub const PEER_COUNTERS: &[PeerCounter] = &[
     PeerCounter { name: "incomplete", value: |peer| peer.incomplete },
     PeerCounter { name: "subflows", value: |peer| peer.subflows },
     PeerCounter { name: "sockets", value: |peer| peer.sockets },
+    PeerCounter { name: "resumes", value: |peer| peer.resumes },
+    PeerCounter { name: "repeated_bytes", value: |peer| peer.repeated_bytes },
 ];
 
 /// No `fi_addr_t`: any sender, or one without a name.
@@ -503,6 +526,8 @@ pub mod states {
     /// Connecting over a core provider; the state of the connect is in the core provider's own
     /// record.
     pub const CALLING: u64 = 6;
+    /// All sockets of the connection are lost, and it is being resumed (FI_TCP_RESUME).
+    pub const RESUMING: u64 = 7;
 }
 
 /// Flags of a peer's state.

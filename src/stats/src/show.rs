@@ -22,6 +22,7 @@ pub fn state(peer: &PeerStats) -> &'static str {
         states::CONNECTED => "connected",
         states::LATER => "refused",
         states::CALLING => "calling",
+        states::RESUMING => "resuming",
         _ => "?",
     }
 }

@@ -6,7 +6,7 @@
 use crate::addr::RawAddr;
 use crate::error::{Error, Result};
 use crate::heap;
-pub use crate::io_vecs::{CopyMode, GatherList, IOV_LIMIT, IoVecs, ScatterList};
+pub use crate::io_vecs::{CopyMode, GatherList, IOV_LIMIT, IoVecs, RetainedBytes, ScatterList};
 use core::alloc::Layout;
 use core::ffi::c_void;
 use core::marker::PhantomData;

@@ -149,6 +149,13 @@ impl<'a> GatherList<'a> {
         self.parts(from, len).all(|(at, len)| out.push(at, len))
     }
 
+    /// Returns `len` bytes of the list from byte `from` on, to be read again after this call: the
+    /// sender of a list with [`CopyMode::ZeroCopy`] leaves the memory in place until the link reports its
+    /// release.
+    pub fn retain(&self, from: usize, len: usize) -> RetainedBytes {
+        RetainedBytes(self.parts(from, len).map(|(at, len)| (RetainedPtr(at), len)).collect())
+    }
+
     /// Copies bytes of the list from byte `from` on to `dst` and returns the number copied.
     pub fn copy_to(&self, from: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;
@@ -181,6 +188,36 @@ impl<'a> GatherList<'a> {
             unsafe { libc::sendmsg(socket, &raw const message, way.flags()) }
         };
         usize::try_from(n).map_err(|_| Error::last_os())
+    }
+}
+
+/// Address of memory of a zero-copy send.
+#[derive(Debug)]
+struct RetainedPtr(*mut u8);
+
+// SAFETY: the memory is only read, and its owner leaves it in place for any thread
+// ([`GatherList::retain`]).
+unsafe impl Send for RetainedPtr {}
+
+/// Memory of a zero-copy send, readable until its release is reported ([`GatherList::retain`]).
+#[derive(Debug)]
+pub struct RetainedBytes(Vec<(RetainedPtr, usize)>);
+
+impl RetainedBytes {
+    /// Appends `len` bytes from byte `from` on to a list. Returns false if the list is full.
+    pub fn gather<'a>(
+        &'a self,
+        mut from: usize,
+        mut len: usize,
+        list: &mut GatherList<'a>,
+    ) -> bool {
+        self.0.iter().all(|(at, size)| {
+            let skipped = from.min(*size);
+            from -= skipped;
+            let part = len.min(size - skipped);
+            len -= part;
+            part == 0 || list.push(at.0.wrapping_add(skipped), part)
+        })
     }
 }
 

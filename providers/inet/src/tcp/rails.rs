@@ -7,6 +7,10 @@ use ofi_provider::provider::Provider;
 use ofi_stream::settings::RailSettings;
 use std::net::{IpAddr, SocketAddr};
 
+/// Minimum and maximum of FI_TCP_RESUME_MEMORY.
+const RESUME_MEMORY_MIN: usize = 64 << 10;
+const RESUME_MEMORY_MAX: usize = 1 << 30;
+
 /// Number of sockets in a network with a limited rate of each.
 const AUTO_STREAMS: usize = 8;
 
@@ -35,13 +39,42 @@ pub(super) fn read(prov: &'static Provider) -> RailSettings {
         c"bytes of traffic in 100 ms from which on a connection gets more sockets; 0: at once \
           (1048576)",
     );
+    let resume = param::int(
+        prov,
+        c"resume",
+        c"seconds to reconnect to a peer after a lost connection, and continue without loss; both \
+          peers need it; 0: operations fail at once (0)",
+    );
+    let resume_memory = param::size(
+        prov,
+        c"resume_memory",
+        usual.resume_memory,
+        c"bytes stored per peer for sending them again after a lost connection; 64 times as much \
+          for all peers (4194304)",
+    );
     let addrs = rails.map_or_else(Vec::new, |text| parse_rails(prov, &text, &interfaces()));
     RailSettings {
         streams: streams.map_or(usual.streams, |text| parse_streams(prov, &text)),
         addrs,
         threshold: threshold as u64,
+        resume: resume.map_or(usual.resume, |seconds| parse_resume(prov, seconds)),
+        resume_memory: resume_memory.clamp(RESUME_MEMORY_MIN, RESUME_MEMORY_MAX),
         ..usual
     }
+}
+
+/// Checks FI_TCP_RESUME.
+fn parse_resume(prov: &'static Provider, seconds: i32) -> u32 {
+    u32::try_from(seconds).unwrap_or_else(|_| {
+        ofi_provider::log!(
+            prov,
+            WARN,
+            DOMAIN,
+            "{}: {seconds} is less than 0; lost connections are not resumed",
+            variable(c"resume")
+        );
+        0
+    })
 }
 
 /// Parses FI_TCP_STREAMS.

@@ -29,6 +29,11 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
+/// Offset of `tcpi_retransmits` in `struct tcp_info` (linux/tcp.h), and the repetitions of a stalled
+/// connection: the fourth follows after about three seconds.
+const TCPI_RETRANSMITS: usize = 2;
+const STALL_REPETITIONS: u8 = 3;
+
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
 pub(crate) struct TcpSocket(pub(crate) StreamSocket, SilenceMonitor);
@@ -193,6 +198,14 @@ impl TcpSocket {
     pub(crate) fn is_on_this_host(&self) -> bool {
         let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return false };
         peer.ip().to_canonical() == local.ip().to_canonical() || is_local(peer.ip())
+    }
+
+    /// Returns true if sent bytes were repeated [`STALL_REPETITIONS`] times without an acknowledgement
+    /// of the peer's host. A host with a full receive buffer acknowledges.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let mut info = [0; 8];
+        let len = self.0.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
+        len.is_ok_and(|len| len > TCPI_RETRANSMITS) && info[TCPI_RETRANSMITS] >= STALL_REPETITIONS
     }
 
     /// Lets calls send bytes without copying them (MSG_ZEROCOPY). MPTCP copies them, and never

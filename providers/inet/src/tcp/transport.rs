@@ -312,6 +312,10 @@ impl ByteLink for TcpSocket {
         Self::is_on_this_host(self)
     }
 
+    fn is_stalled(&self) -> bool {
+        Self::is_stalled(self)
+    }
+
     fn subflows(&self) -> u64 {
         if config().mptcp { multipath::subflows(&self.0) } else { 0 }
     }

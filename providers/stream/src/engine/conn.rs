@@ -6,7 +6,7 @@ use super::traffic::count_header;
 use super::transfer::{COPY_MAX, TxCompletion, TxRequest};
 use super::zerocopy::Zerocopy;
 use crate::conn_quota::UnknownPeerConn;
-use crate::transport::{ByteLink, ShmLink, ShmTransport};
+use crate::transport::{ByteLink, LinkRecovery, ShmLink, ShmTransport};
 use crate::wire::{
     AckRun, ByteOrder, DELIVERY_COMPLETE, MATCH_COMPLETE, PeerFeatures, StreamHeader, StreamOp,
     USUAL_SEGMENTS,
@@ -210,6 +210,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     pub(super) received: TrafficCounter,
     /// Entry of this connection in the statistics page.
     pub(super) published: PeerSlot,
+    /// Recoveries counted in the sum of the endpoint.
+    pub(super) recovered: LinkRecovery,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -264,6 +266,7 @@ impl<N: ShmTransport> StreamConn<N> {
             sent: TrafficCounter::default(),
             received: TrafficCounter::default(),
             published: PeerSlot::default(),
+            recovered: LinkRecovery::default(),
         }
     }
 

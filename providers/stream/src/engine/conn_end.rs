@@ -63,6 +63,7 @@ impl<N: ShmTransport> TxPath<N> {
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<Box<StreamConn<N>>> {
         // The stacks of callers have no room for it.
         let mut conn = Box::new(self.io.conns.remove(id)?);
+        conn.count_recovery(&mut self.eps[conn.ep].recovered);
         self.eps[conn.ep].past.add(&conn.sent, &conn.received);
         self.backlog.clear(&mut conn.backlog);
         self.eps[conn.ep].peers.detach(conn.peer, id);

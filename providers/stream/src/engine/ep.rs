@@ -3,6 +3,7 @@ use super::arrival::UnexpectedPayload;
 use super::transfer::{TxCompletion, TxRequest};
 use crate::secret::PskConfig;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
+use crate::transport::LinkRecovery;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
     FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
@@ -159,6 +160,8 @@ pub(crate) struct StreamEngineEp {
     pub(super) errors: EndpointErrors,
     /// Traffic of closed connections.
     pub(super) past: PeersRetired,
+    /// Sums of all connections, closed or not.
+    pub(super) recovered: LinkRecovery,
     /// Durations of transfers that had to wait.
     pub(super) times: TransferTimes,
     /// At the last publication of the endpoint's statistics, peers due for a connection retry were
@@ -191,6 +194,7 @@ impl StreamEngineEp {
             conn: NONE,
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
+            recovered: LinkRecovery::default(),
             times: TransferTimes::default(),
             called: false,
             published: EndpointSlot::default(),

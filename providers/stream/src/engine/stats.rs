@@ -4,7 +4,7 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::tx_path::TxPath;
-use crate::transport::{AuthenticatedLink, ByteLink, ShmLink, ShmTransport, peer_of};
+use crate::transport::{AuthenticatedLink, ByteLink, LinkRecovery, ShmLink, ShmTransport, peer_of};
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{
@@ -39,8 +39,18 @@ impl StreamEngineEp {
 }
 
 impl<N: ShmTransport> StreamConn<N> {
+    /// Adds the recoveries from lost sockets since the last call to a sum.
+    pub(super) fn count_recovery(&mut self, sum: &mut LinkRecovery) {
+        let now = self.link.recovery();
+        let before = std::mem::replace(&mut self.recovered, now);
+        sum.resumes += now.resumes - before.resumes;
+        sum.repeated_bytes += now.repeated_bytes - before.repeated_bytes;
+    }
+
     fn stats(&self) -> PeerStats {
+        let recovery = self.link.recovery();
         let state = match self.stage {
+            Stage::Connected if recovery.is_resuming => states::RESUMING,
             Stage::Connecting => states::CONNECTING,
             Stage::AwaitResponse => states::ASKED,
             Stage::Called => states::CALLED,
@@ -75,6 +85,8 @@ impl<N: ShmTransport> StreamConn<N> {
             incomplete: self.left() as u64,
             subflows: self.link.subflows(),
             sockets: self.link.sockets(),
+            resumes: recovery.resumes,
+            repeated_bytes: recovery.repeated_bytes,
             ..PeerStats::default()
         }
     }
@@ -138,7 +150,7 @@ impl StatsPublisher {
     /// them.
     #[inline(never)]
     fn show_peers<N: ShmTransport>(&mut self, tx: &mut TxPath<N>, now: u64) -> u64 {
-        let (conns, eps, stats) = (&mut tx.io.conns, &tx.eps, &mut self.page);
+        let (conns, eps, stats) = (&mut tx.io.conns, &mut tx.eps, &mut self.page);
         let slots = conns.slots();
         let begin = if stats.cursor < slots { stats.cursor } else { 0 };
         let end = slots.min(begin.saturating_add(MAX_PUBLISHED));
@@ -146,7 +158,8 @@ impl StatsPublisher {
         let mut moved = 0;
         for id in begin..end {
             let Some(conn) = conns.get_mut(id) else { continue };
-            let ep = &eps[conn.ep];
+            let ep = &mut eps[conn.ep];
+            conn.count_recovery(&mut ep.recovered);
             let peer = PeerStats {
                 written: now,
                 endpoint: ep.published.serial(),
@@ -197,6 +210,8 @@ impl StatsPublisher {
                 sent_bytes,
                 received,
                 received_bytes,
+                resumes: ep.recovered.resumes,
+                repeated_bytes: ep.recovered.repeated_bytes,
                 in_flight: ep.tx_pending as u64,
                 tx_size: ep.identity.attr.tx_size as u64,
                 tx_queue,

@@ -48,7 +48,7 @@ impl Zerocopy {
     /// ([`zerocopy_size`](crate::settings::StreamSettings::zerocopy_size)) or the link cannot do
     /// without copies.
     pub(super) fn new<L: ZeroCopyLink>(link: &L) -> Option<Box<Self>> {
-        let from = L::settings().zerocopy_size;
+        let from = link.zerocopy_size();
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
         wanted.then(|| Self::exposing(from))
     }

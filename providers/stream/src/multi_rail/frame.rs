@@ -38,6 +38,23 @@ pub enum FrameType {
     Join = 4,
     /// Answer: the socket belongs to the link.
     Joined = 5,
+    /// First frame of each end of a link: a [`Hello`].
+    Hello = 6,
+    /// The sender of this frame has read the stream up to the offset.
+    Ack = 7,
+    /// The peer is to acknowledge the stream up to the offset.
+    AckRequest = 8,
+    /// The stream ends at the offset, by decision of its sender.
+    End = 9,
+    /// Answer to a [`JoinRequest`] without a link of this token.
+    Rejected = 10,
+}
+
+impl FrameType {
+    /// Returns true if the header has a position in the stream.
+    fn has_offset(self) -> bool {
+        matches!(self, Self::Data | Self::Ack | Self::AckRequest | Self::End)
+    }
 }
 
 /// Header of a frame.
@@ -47,25 +64,33 @@ pub struct FrameHeader {
     pub kind: FrameType,
     /// Bytes of payload.
     pub len: usize,
-    /// Position in the stream, for [`FrameType::Data`]; otherwise 0.
+    /// Position in the stream; 0 in frames without one.
     pub offset: u64,
+    /// The receiver of this data frame acknowledges its end at once.
+    pub wants_ack: bool,
 }
 
 impl FrameHeader {
     /// Returns the header of a data frame.
     pub fn data(offset: u64, len: usize) -> Self {
-        Self { kind: FrameType::Data, len, offset }
+        Self { kind: FrameType::Data, len, offset, wants_ack: false }
+    }
+
+    /// Returns the header of a frame with a position in the stream and without payload.
+    pub fn position(kind: FrameType, offset: u64) -> Self {
+        Self { kind, len: 0, offset, wants_ack: false }
     }
 
     /// Returns the header of a control frame.
     pub fn control(kind: FrameType, len: usize) -> Self {
-        Self { kind, len, offset: 0 }
+        Self { kind, len, offset: 0, wants_ack: false }
     }
 
     /// Encodes the header.
     pub fn encode(&self) -> [u8; FRAME_LEN] {
         let mut out = [0; FRAME_LEN];
         out[0] = self.kind as u8;
+        out[1] = u8::from(self.wants_ack);
         out[4..8].copy_from_slice(&(self.len as u32).to_be_bytes());
         out[8..].copy_from_slice(&self.offset.to_be_bytes());
         out
@@ -73,7 +98,7 @@ impl FrameHeader {
 
     /// Parses a header.
     pub fn parse(bytes: &[u8; FRAME_LEN]) -> Parsed<Self> {
-        let [kind, 0, 0, 0, l0, l1, l2, l3, offset @ ..] = *bytes else {
+        let [kind, flags @ 0..=1, 0, 0, l0, l1, l2, l3, offset @ ..] = *bytes else {
             return Err(Malformed("reserved bytes of a frame are not 0"));
         };
         let (kind, min, max) = match kind {
@@ -82,6 +107,11 @@ impl FrameHeader {
             3 => (FrameType::Offer, TOKEN_LEN + 8 + 1, CONTROL_MAX),
             4 => (FrameType::Join, JoinRequest::LEN, JoinRequest::LEN),
             5 => (FrameType::Joined, 0, 0),
+            6 => (FrameType::Hello, Hello::LEN, Hello::LEN),
+            7 => (FrameType::Ack, 0, 0),
+            8 => (FrameType::AckRequest, 0, 0),
+            9 => (FrameType::End, 0, 0),
+            10 => (FrameType::Rejected, 0, 0),
             _ => return Err(Malformed("unknown frame")),
         };
         let len = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
@@ -89,13 +119,48 @@ impl FrameHeader {
             return Err(Malformed("a frame of this kind does not have this length"));
         }
         let offset = u64::from_be_bytes(offset);
-        if offset > 0 && kind != FrameType::Data {
-            return Err(Malformed("a control frame has an offset"));
+        if offset > 0 && !kind.has_offset() {
+            return Err(Malformed("a frame of this kind has no offset"));
+        }
+        let wants_ack = flags != 0;
+        if wants_ack && kind != FrameType::Data {
+            return Err(Malformed("a control frame requests an acknowledgement"));
         }
         if offset.checked_add(len as u64).is_none() {
             return Err(Malformed("the end of a frame is beyond the largest offset"));
         }
-        Ok(Self { kind, len, offset })
+        Ok(Self { kind, len, offset, wants_ack })
+    }
+}
+
+/// First frame of each end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Time in seconds without a socket until the sender gives up the link; 0: at once.
+    pub resume: u32,
+    /// Maximum bytes read without an acknowledgement.
+    pub ack_interval: u32,
+}
+
+impl Hello {
+    /// Encoded length in bytes.
+    pub const LEN: usize = 8;
+
+    /// Encodes the whole frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = FrameHeader::control(FrameType::Hello, Self::LEN).encode().to_vec();
+        out.extend(self.resume.to_be_bytes());
+        out.extend(self.ack_interval.to_be_bytes());
+        out
+    }
+
+    /// Parses the payload.
+    pub fn parse(bytes: &[u8]) -> Parsed<Self> {
+        let [r0, r1, r2, r3, a0, a1, a2, a3] = *bytes else {
+            return Err(Malformed("the first frame is cut"));
+        };
+        let resume = u32::from_be_bytes([r0, r1, r2, r3]);
+        Ok(Self { resume, ack_interval: u32::from_be_bytes([a0, a1, a2, a3]) })
     }
 }
 
@@ -216,6 +281,12 @@ mod tests {
             FrameHeader::control(FrameType::OfferRequest, 0),
             FrameHeader::control(FrameType::Joined, 0),
             FrameHeader::control(FrameType::Join, JoinRequest::LEN),
+            FrameHeader::control(FrameType::Hello, Hello::LEN),
+            FrameHeader::position(FrameType::Ack, u64::MAX),
+            FrameHeader::position(FrameType::AckRequest, 1),
+            FrameHeader::position(FrameType::End, 0),
+            FrameHeader::control(FrameType::Rejected, 0),
+            FrameHeader { wants_ack: true, ..FrameHeader::data(7, 9) },
         ] {
             assert_eq!(FrameHeader::parse(&header.encode()), Ok(header));
         }
@@ -225,11 +296,23 @@ mod tests {
     fn headers_with_impossible_lengths_or_offsets_are_rejected() {
         assert!(parse(1, 0, 0).is_err() && parse(1, 1 + SEGMENT_MAX as u32, 0).is_err());
         assert!(parse(1, u32::MAX, 0).is_err() && parse(1, 2, u64::MAX - 1).is_err());
-        assert!(parse(0, 1, 0).is_err() && parse(6, 0, 0).is_err() && parse(2, 1, 0).is_err());
+        assert!(parse(0, 1, 0).is_err() && parse(11, 0, 0).is_err() && parse(2, 1, 0).is_err());
+        assert!(parse(6, 0, 0).is_err() && parse(7, 1, 0).is_err() && parse(10, 0, 1).is_err());
         assert!(parse(5, 0, 1).is_err() && parse(3, 1 + CONTROL_MAX as u32, 0).is_err());
         let mut reserved = FrameHeader::data(0, 1).encode();
         reserved[2] = 1;
         assert!(FrameHeader::parse(&reserved).is_err());
+        let mut control = FrameHeader::control(FrameType::Joined, 0).encode();
+        control[1] = 1;
+        assert!(FrameHeader::parse(&control).is_err());
+    }
+
+    #[test]
+    fn parsed_hello_equals_the_encoded_one() {
+        let hello = Hello { resume: 60, ack_interval: 1 << 18 };
+        let encoded = hello.encode();
+        assert_eq!(Hello::parse(&encoded[FRAME_LEN..]), Ok(hello));
+        assert!(Hello::parse(&encoded[FRAME_LEN + 1..]).is_err());
     }
 
     #[test]

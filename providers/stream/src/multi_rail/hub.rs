@@ -1,11 +1,15 @@
 //! Sockets of a transport's links beyond the first one of each: listeners, joining and polling.
+mod recovery;
+
 use super::events::{HubRequest, HubShared, LinkShared, RailEvent};
 use super::frame::{
     ADDRS_MAX, FRAME_LEN, FrameHeader, FrameType, JoinRequest, RailOffer, TOKEN_LEN,
 };
 use super::link::{FramedLink, RailLink};
 use super::rails::RAILS_MAX;
+use super::redial::Redial;
 use super::routes::choose_routes;
+use super::timers::SharedTimer;
 use crate::link_tokens::LinkTokens;
 use crate::secret::PskConfig;
 use crate::transport::{ByteLink, LinkListener, LinkPoller, Transport, peer_of};
@@ -36,6 +40,9 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause of a listener after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Memory for bytes to be sent again, in units of one link's.
+const LOGS_IN_SUM: usize = 64;
 
 /// Backlog of a listener for further sockets.
 const BACKLOG: i32 = 64;
@@ -80,20 +87,38 @@ struct RailEntry<L: ByteLink> {
     interest: Interest,
     is_watched: bool,
     /// Identifiers of the sockets with their watched events, the first socket first.
-    rails: Vec<(L::Id, Option<Interest>)>,
+    rails: Vec<Option<(L::Id, Option<Interest>)>>,
     own: Option<PskConfig>,
     /// Addresses of both ends.
     local: Addr,
     peer: Option<String>,
+    peer_ip: Option<IpAddr>,
     /// Token of the offer to the peer.
     token_offered: Option<[u8; TOKEN_LEN]>,
+    /// Offer of the peer.
+    offer: Option<RailOffer>,
+    /// This end connects further sockets, and has begun to.
+    connects: bool,
     has_dialed: bool,
+    /// Maximum number of sockets so far, and replacement of lost ones.
+    most: usize,
+    redial: Option<Redial>,
 }
 
 impl<L: ByteLink> RailEntry<L> {
     /// Returns true if the engine waits for bytes, and some are read ahead.
     fn is_readable(&self) -> bool {
         self.interest.read && self.shared.wanted().has_staged()
+    }
+
+    /// Returns the number of sockets.
+    fn live(&self) -> usize {
+        self.rails.iter().flatten().count()
+    }
+
+    /// Returns a readable event for the engine.
+    fn readable(&self) -> PollEvent {
+        PollEvent { token: self.token, readable: true, writable: false }
     }
 }
 
@@ -120,16 +145,31 @@ struct PendingSocket<L> {
 struct DialingSocket<L> {
     link: L,
     number: u32,
+    to: IpAddr,
     since: Instant,
     request: Vec<u8>,
     is_sent: bool,
     received: Vec<u8>,
 }
 
+/// Reason for the failure of a further socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum JoinFailure {
+    /// The peer has no link with this token.
+    Rejected,
+    Socket(Error),
+}
+
+impl From<Error> for JoinFailure {
+    fn from(error: Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
 /// Sockets of a transport's links beyond the first one of each.
 #[derive(Debug)]
 pub(super) struct RailHub<N: Transport> {
-    shared: Arc<HubShared>,
+    shared: Arc<HubShared<N::Link>>,
     links: RefCell<Slab<RailEntry<N::Link>>>,
     tokens: LinkTokens,
     listeners: RefCell<Vec<RailListener<N::Listener>>>,
@@ -140,12 +180,18 @@ pub(super) struct RailHub<N: Transport> {
     /// Events for the engine, reported by the next poll.
     queued: RefCell<Vec<PollEvent>>,
     has_paused: Cell<bool>,
+    /// Links with unacknowledged bytes, and links with lost sockets.
+    unacknowledged: RefCell<Vec<u32>>,
+    redialing: RefCell<Vec<u32>>,
+    /// Time of the next check of links with unacknowledged bytes, in nanoseconds.
+    check_at: Cell<Option<u64>>,
 }
 
 impl<N: Transport> Default for RailHub<N> {
     fn default() -> Self {
+        let log_memory = N::Link::settings().rails.resume_memory.saturating_mul(LOGS_IN_SUM);
         Self {
-            shared: Arc::default(),
+            shared: Arc::new(HubShared::new(log_memory)),
             links: RefCell::default(),
             tokens: LinkTokens::default(),
             listeners: RefCell::default(),
@@ -154,6 +200,9 @@ impl<N: Transport> Default for RailHub<N> {
             staged: RefCell::default(),
             queued: RefCell::default(),
             has_paused: Cell::new(false),
+            unacknowledged: RefCell::default(),
+            redialing: RefCell::default(),
+            check_at: Cell::new(None),
         }
     }
 }
@@ -176,18 +225,26 @@ impl<N: Transport> RailHub<N> {
             token,
             interest: Interest::READ,
             is_watched: true,
-            rails: vec![(first.id(), Some(Interest::READ))],
+            rails: vec![Some((first.id(), Some(Interest::READ)))],
             own: link.own().cloned(),
             local: first.local_addr()?,
             peer: peer_of(first),
+            peer_ip: first.peer_addr().and_then(|peer| peer.ip()).ok().map(|peer| peer.ip()),
             token_offered: None,
+            offer: None,
+            connects,
             has_dialed: !connects,
+            most: 1,
+            redial: None,
         };
         let shared = entry.shared.clone();
         let number = self.links.borrow_mut().insert(entry);
         self.tokens.insert(token, number);
         self.shared.set_now(net.nanos());
         link.set_framed(FramedLink::new(number, shared, self.shared.clone(), connects));
+        if N::Link::settings().rails.resume > 0 {
+            self.answer(net, number);
+        }
         Ok(())
     }
 
@@ -210,8 +267,15 @@ impl<N: Transport> RailHub<N> {
 
     /// Handles the events of the poller, those from `start` on, and requests of links.
     #[inline(never)]
-    pub(super) fn poll(&self, net: &N, events: &mut Vec<PollEvent>, start: usize) {
-        self.shared.set_now(net.nanos());
+    pub(super) fn poll(
+        &self,
+        net: &N,
+        timer: &SharedTimer,
+        events: &mut Vec<PollEvent>,
+        start: usize,
+    ) {
+        let now = net.nanos();
+        self.shared.set_now(now);
         self.take_requests(net);
         for mut event in events.split_off(start) {
             let Some((kind, number, rail)) = parse_token(event.token) else {
@@ -233,13 +297,17 @@ impl<N: Transport> RailHub<N> {
         if self.has_paused.get() {
             self.resume_listeners(net);
         }
+        self.check_links(now, events);
+        self.redial_links(net, now, events);
+        timer.set_own(net, self.next_time());
         self.report_staged(events);
     }
 
     /// Prepares a sleep. Returns false if the engine has something to read.
     #[inline(never)]
-    pub(super) fn rest(&self, net: &N) -> bool {
+    pub(super) fn rest(&self, net: &N, timer: &SharedTimer) -> bool {
         self.take_requests(net);
+        timer.set_own(net, self.next_time());
         let links = self.links.borrow();
         let is_readable = |number: &u32| links.get(*number).is_some_and(RailEntry::is_readable);
         self.queued.borrow().is_empty() && !self.staged.borrow().iter().any(is_readable)
@@ -282,7 +350,7 @@ impl<N: Transport> RailHub<N> {
     ) {
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return };
-        let Some((id, watched)) = entry.rails.get_mut(rail) else { return };
+        let Some(Some((id, watched))) = entry.rails.get_mut(rail) else { return };
         if event.readable {
             entry.shared.set_readable(1 << rail);
         }
@@ -309,17 +377,38 @@ impl<N: Transport> RailHub<N> {
         for (number, request) in requests {
             match request {
                 HubRequest::Offer => self.answer(net, number),
-                HubRequest::Dial(offer) => self.dial_all(net, number, &offer),
-                HubRequest::Rewatch => {
+                HubRequest::Offered(offer) => {
                     if let Some(entry) = self.links.borrow_mut().get_mut(number) {
-                        rewatch(net, number, entry);
-                        let mut staged = self.staged.borrow_mut();
-                        if entry.shared.wanted().has_staged() && !staged.contains(&number) {
-                            staged.push(number);
-                        }
+                        entry.offer = Some(offer);
                     }
                 }
+                HubRequest::Dial => self.dial_all(net, number),
+                HubRequest::Change(change) => self.note_change(net, number, change),
+                HubRequest::Verify => self.start_redial(net, number, None),
+                HubRequest::GiveUp => self.give_up(number, &"the peer calls anew"),
+                HubRequest::Rewatch => self.note_wanted(net, number),
                 HubRequest::Forget => {}
+            }
+        }
+    }
+
+    /// Records the events awaited by a link.
+    fn note_wanted(&self, net: &N, number: u32) {
+        let mut links = self.links.borrow_mut();
+        let Some(entry) = links.get_mut(number) else { return };
+        rewatch(net, number, entry);
+        let wanted = entry.shared.wanted();
+        let mut staged = self.staged.borrow_mut();
+        if wanted.has_staged() && !staged.contains(&number) {
+            staged.push(number);
+        }
+        if wanted.has_unacknowledged() {
+            let mut unacknowledged = self.unacknowledged.borrow_mut();
+            if !unacknowledged.contains(&number) {
+                unacknowledged.push(number);
+            }
+            if self.check_at.get().is_none() {
+                self.check_at.set(Some(self.shared.now() + recovery::CHECK_INTERVAL));
             }
         }
     }
@@ -350,7 +439,8 @@ impl<N: Transport> RailHub<N> {
     fn answer(&self, net: &N, number: u32) {
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return };
-        if entry.token_offered.is_some() || !entry.has_dialed {
+        let is_wanted = !entry.connects || N::Link::settings().rails.resume > 0;
+        if entry.token_offered.is_some() || !is_wanted {
             return;
         }
         let mut token = [0; TOKEN_LEN];
@@ -362,8 +452,7 @@ impl<N: Transport> RailHub<N> {
             Ok(offer) => {
                 entry.token_offered = Some(token);
                 entry.shared.events.push(RailEvent::Frame(offer.encode()));
-                let event = PollEvent { token: entry.token, readable: true, writable: false };
-                self.queued.borrow_mut().push(event);
+                self.queued.borrow_mut().push(entry.readable());
             }
             Err(error) => log_single::<N::Link>(entry.peer.clone(), &error),
         }
@@ -413,16 +502,18 @@ impl<N: Transport> RailHub<N> {
         Ok(RailListener { listener, own: own.cloned(), at, paused_at: None })
     }
 
-    /// Connects further sockets of a link to the addresses of an offer.
+    /// Connects further sockets of a link to the addresses offered by the peer.
     #[inline(never)]
-    fn dial_all(&self, net: &N, number: u32, offer: &RailOffer) {
+    fn dial_all(&self, net: &N, number: u32) {
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return };
         if std::mem::replace(&mut entry.has_dialed, true) {
             return;
         }
-        let Ok(local) = entry.local.ip() else { return };
-        let routes = choose_routes(&N::Link::settings().rails, local.ip(), &offer.addrs);
+        let (Some(offer), Ok(local)) = (&entry.offer, entry.local.ip()) else { return };
+        let settings = &N::Link::settings().rails;
+        let count = settings.count().saturating_sub(1);
+        let routes = choose_routes(&settings.addrs, count, local.ip(), &offer.addrs);
         let mut failed = None;
         for (from, to) in routes {
             if let Err(error) = self.dial(net, number, entry, offer, from, to) {
@@ -449,6 +540,7 @@ impl<N: Transport> RailHub<N> {
         let slot = self.dialing.borrow_mut().insert(DialingSocket {
             link,
             number,
+            to: to.ip(),
             since: net.now(),
             request: offer.join.encode(),
             is_sent: false,
@@ -520,10 +612,11 @@ impl<N: Transport> RailHub<N> {
         });
         let Some(entry) = entry else {
             log_refused(&link, &"the token is wrong");
+            let _ = link.send(&FrameHeader::control(FrameType::Rejected, 0).encode());
             return;
         };
         let answer = FrameHeader::control(FrameType::Joined, 0).encode();
-        if entry.rails.len() >= RAILS_MAX || link.send(&answer) != Ok(answer.len()) {
+        if entry.live() >= RAILS_MAX || link.send(&answer) != Ok(answer.len()) {
             return;
         }
         add_rail(net, number, entry, link, events);
@@ -537,28 +630,44 @@ impl<N: Transport> RailHub<N> {
         let failed = match self.try_join(net, slot, one) {
             Ok(false) => return,
             Ok(true) => None,
-            Err(error) => Some(error),
+            Err(failure) => Some(failure),
         };
-        let Some(DialingSocket { link, number, .. }) = dialing.remove(slot) else { return };
+        let Some(DialingSocket { link, number, to, .. }) = dialing.remove(slot) else { return };
         drop(dialing);
         net.poller().remove(link.id());
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return };
-        match failed {
-            None => add_rail(net, number, entry, link, events),
-            Some(error) => log_single::<N::Link>(entry.peer.clone(), &error),
+        let (error, is_rejected) = match failed {
+            None => return add_rail(net, number, entry, link, events),
+            Some(JoinFailure::Rejected) => (Error::CONNREFUSED, true),
+            Some(JoinFailure::Socket(error)) => (error, false),
+        };
+        let Some(redial) = &mut entry.redial else {
+            return log_single::<N::Link>(entry.peer.clone(), &error);
+        };
+        // A rejection is final if the peer has this address itself.
+        let is_final = error == Error::CONNREFUSED && entry.peer_ip == Some(to);
+        if is_rejected || (is_final && redial.refused(self.shared.now())) {
+            drop(links);
+            self.give_up(number, &"it is gone");
+            events.append(&mut self.queued.borrow_mut());
         }
     }
 
     /// Sends the join request and receives the answer. Returns true after the answer.
-    fn try_join(&self, net: &N, slot: u32, one: &mut DialingSocket<N::Link>) -> Result<bool> {
+    fn try_join(
+        &self,
+        net: &N,
+        slot: u32,
+        one: &mut DialingSocket<N::Link>,
+    ) -> core::result::Result<bool, JoinFailure> {
         one.link.take_error()?;
         if !one.is_sent {
             match one.link.send(&one.request) {
                 Ok(n) if n == one.request.len() => one.is_sent = true,
-                Ok(_) => return Err(Error::IO),
+                Ok(_) => return Err(Error::IO.into()),
                 Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return Ok(false),
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
             net.poller().modify(
                 one.link.id(),
@@ -566,8 +675,16 @@ impl<N: Transport> RailHub<N> {
                 Interest::READ,
             )?;
         }
-        let received = receive_frame(&one.link, &mut one.received, FrameType::Joined);
-        received.map(|received| received.is_some()).map_err(|_| Error::CONNREFUSED)
+        match receive_frame(&one.link, &mut one.received, FrameType::Joined) {
+            Ok(received) => Ok(received.is_some()),
+            Err(_) => {
+                let header = one.received.first_chunk().map(FrameHeader::parse);
+                let is_rejected = |header: &FrameHeader| header.kind == FrameType::Rejected;
+                let is_rejected =
+                    header.is_some_and(|header| header.as_ref().is_ok_and(is_rejected));
+                Err(if is_rejected { JoinFailure::Rejected } else { Error::CONNRESET.into() })
+            }
+        }
     }
 
     /// Ends sockets not joined in time.
@@ -577,7 +694,8 @@ impl<N: Transport> RailHub<N> {
         let is_late = |since: Instant| now.saturating_duration_since(since) > JOIN_TIMEOUT;
         remove_all(&mut self.pending.borrow_mut(), |one| is_late(one.since));
         for one in remove_all(&mut self.dialing.borrow_mut(), |one| is_late(one.since)) {
-            if let Some(entry) = self.links.borrow().get(one.number) {
+            let links = self.links.borrow();
+            if let Some(entry) = links.get(one.number).filter(|entry| entry.redial.is_none()) {
                 log_single::<N::Link>(entry.peer.clone(), &Error::from_code(libc::ETIMEDOUT));
             }
         }
@@ -614,19 +732,29 @@ fn add_rail<L: ByteLink>(
     link: L,
     events: &mut Vec<PollEvent>,
 ) {
+    let free = entry.rails.iter().skip(1).position(Option::is_none).map(|at| at + 1);
+    let at = free.unwrap_or(entry.rails.len());
+    if at >= RAILS_MAX {
+        return;
+    }
+    if free.is_none() {
+        entry.rails.push(None);
+    }
     link.made();
-    entry.rails.push((link.id(), None));
-    entry.shared.events.push(RailEvent::Joined(link));
+    entry.rails[at] = Some((link.id(), None));
+    entry.most = entry.most.max(entry.live());
+    entry.shared.events.push(RailEvent::Joined(at, link));
     rewatch(net, number, entry);
     if entry.is_watched {
-        events.push(PollEvent { token: entry.token, readable: true, writable: false });
+        events.push(entry.readable());
     }
 }
 
 /// Registers the sockets of a link with the poller for the awaited events.
 fn rewatch<L: ByteLink>(net: &impl Transport<Link = L>, number: u32, entry: &mut RailEntry<L>) {
     let wanted = entry.shared.wanted();
-    for (at, (id, watched)) in entry.rails.iter_mut().enumerate() {
+    for (at, rail) in entry.rails.iter_mut().enumerate() {
+        let Some((id, watched)) = rail else { continue };
         let interest = wanted.of_rail(at, entry.interest);
         let token = if at == 0 { entry.token } else { token(TokenKind::Rail, number, at) };
         // The engine watches the end of the first socket.

@@ -1,10 +1,10 @@
 //! Link with possibly several sockets.
 use super::events::{HubRequest, HubShared, LinkShared, RailEvent, WantedEvents};
 use super::rails::{RailRequest, RailSet, offer_request};
-use crate::forward::{forward, forward_link};
+use crate::forward::forward_link;
 use crate::secret::PskConfig;
 use crate::settings::RailSettings;
-use crate::transport::{AuthenticatedLink, ByteLink, ZeroCopyLink, ZerocopyDone};
+use crate::transport::{AuthenticatedLink, ByteLink, LinkRecovery, ZeroCopyLink, ZerocopyDone};
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
@@ -42,7 +42,7 @@ pub(super) struct FramedLink<L> {
     number: u32,
     generation: u32,
     shared: Arc<LinkShared<L>>,
-    hub: Arc<HubShared>,
+    hub: Arc<HubShared<L>>,
     rails: RefCell<RailSet<L>>,
     /// This end connects further sockets.
     connects: bool,
@@ -65,16 +65,17 @@ impl<L: ByteLink> FramedLink<L> {
     pub(super) fn new(
         number: u32,
         shared: Arc<LinkShared<L>>,
-        hub: Arc<HubShared>,
+        hub: Arc<HubShared<L>>,
         connects: bool,
     ) -> Self {
         let since = hub.now();
+        let rails = RailSet::new(&L::settings().rails, &hub.log_memory);
         Self {
             number,
             generation: generation(),
             shared,
             hub,
-            rails: RefCell::new(RailSet::new(L::settings().rails.segment)),
+            rails: RefCell::new(rails),
             connects,
             request: Cell::new(if connects {
                 RequestState::Idle { traffic: 0, since }
@@ -98,41 +99,57 @@ impl<L: ByteLink> FramedLink<L> {
             return;
         }
         self.request.set(RequestState::Done);
-        rails.push_control(&offer_request());
+        if settings.count() < 2 {
+        } else if rails.has_offer() {
+            self.push_request(HubRequest::Dial);
+        } else {
+            rails.push_control(&offer_request());
+        }
+    }
+
+    fn push_request(&self, request: HubRequest<L>) {
+        self.hub.requests.push((self.number, request));
     }
 
     /// Handles the events from the transport.
-    fn take_events(&self, rails: &mut RailSet<L>) {
+    fn take_events(&self, first: &L, rails: &mut RailSet<L>) {
         rails.set_readable(self.shared.take_readable());
         for event in self.shared.events.take() {
             match event {
-                RailEvent::Joined(link) => {
+                RailEvent::Joined(at, link) => {
                     link.set_traffic_class(self.class.get());
-                    rails.add(link, self.connects);
+                    rails.add(at, link, self.connects);
                 }
                 RailEvent::Frame(frame) => rails.push_control(&frame),
+                RailEvent::Check => rails.check_progress(first, self.hub.now()),
+                RailEvent::GiveUp => rails.give_up(),
             }
         }
     }
 
     /// Passes requests of the peer and the wanted events to the transport.
     fn publish(&self, rails: &mut RailSet<L>) {
-        let request = match rails.take_request() {
-            Some(RailRequest::OfferRequest) => Some(HubRequest::Offer),
-            Some(RailRequest::Offer(offer)) if self.request.get() == RequestState::Done => {
-                Some(HubRequest::Dial(offer))
+        for request in rails.take_requests() {
+            let RailRequest::Offer(offer) = request else {
+                self.push_request(HubRequest::Offer);
+                continue;
+            };
+            self.push_request(HubRequest::Offered(offer));
+            if self.connects && self.request.get() == RequestState::Done {
+                self.push_request(HubRequest::Dial);
             }
-            // An offer without a request has no effect.
-            Some(RailRequest::Offer(_)) | None => None,
-        };
-        if let Some(request) = request {
-            self.hub.requests.push((self.number, request));
         }
-        let mut wanted = WantedEvents::new(rails.early(), rails.full());
+        for change in rails.take_changes() {
+            self.push_request(HubRequest::Change(change));
+        }
+        let primary = rails.primary().unwrap_or(0);
+        let mut wanted = WantedEvents::new(rails.early(), rails.full(), primary);
         wanted.set_control(rails.has_control());
         wanted.set_staged(rails.has_staged());
+        wanted.set_blocked(rails.is_blocked());
+        wanted.set_unacknowledged(rails.has_unacknowledged());
         if self.shared.set_wanted(wanted) {
-            self.hub.requests.push((self.number, HubRequest::Rewatch));
+            self.push_request(HubRequest::Rewatch);
         }
     }
 
@@ -145,9 +162,10 @@ impl<L: ByteLink> FramedLink<L> {
             return Err(Error::OTHER);
         }
         let rails = &mut *self.rails.borrow_mut();
-        self.take_events(rails);
+        self.take_events(first, rails);
         let result = work(rails);
         self.request_offer(rails);
+        rails.acknowledge();
         if rails.has_control() {
             // An error is returned again by the next send.
             let _ = rails.flush_control(first);
@@ -203,12 +221,28 @@ impl<L: ByteLink> RailLink<L> {
     fn send_bytes_framed(&self, framed: &FramedLink<L>, bytes: &[u8]) -> Result<usize> {
         let mut list = GatherList::default();
         list.push_bytes(bytes);
-        self.send_framed(framed, &list)
+        self.send_framed(framed, &list, CopyMode::Copied)
     }
 
     #[inline(never)]
-    fn send_framed(&self, framed: &FramedLink<L>, list: &GatherList<'_>) -> Result<usize> {
-        framed.with_rails(&self.first, |rails| rails.send(&self.first, list, framed.hub.now()))
+    fn send_framed(
+        &self,
+        framed: &FramedLink<L>,
+        list: &GatherList<'_>,
+        mode: CopyMode,
+    ) -> Result<usize> {
+        let now = framed.hub.now();
+        framed.with_rails(&self.first, |rails| rails.send(&self.first, list, mode, now))
+    }
+
+    /// Ends the stream to the peer, as far as the sockets accept it, if the link can be resumed.
+    fn end_stream(&self) {
+        if let Some(framed) = self.framed() {
+            let _ = framed.with_rails(&self.first, |rails| {
+                rails.end_sending(&self.first);
+                Ok(())
+            });
+        }
     }
 
     fn for_others(&self, each: impl FnMut(&L)) {
@@ -221,7 +255,8 @@ impl<L: ByteLink> RailLink<L> {
 impl<L: ByteLink> Drop for RailLink<L> {
     fn drop(&mut self) {
         if let Some(framed) = self.framed.get() {
-            framed.hub.requests.push((framed.number, HubRequest::Forget));
+            self.end_stream();
+            framed.push_request(HubRequest::Forget);
         }
     }
 }
@@ -265,17 +300,30 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
         match self.framed() {
             None => self.first.send_list(list, way),
-            Some(framed) => self.send_framed(framed, list),
+            Some(framed) => self.send_framed(framed, list, way),
         }
     }
 
-    forward! { first:
-        fn has_ended(&self) -> bool;
+    fn has_ended(&self) -> bool {
+        let has_ended = self.first.has_ended();
+        let Some(framed) = self.framed() else { return has_ended };
+        let rails = framed.rails.borrow();
+        if !rails.is_resumable() {
+            return has_ended;
+        }
+        if has_ended && !rails.is_resuming() {
+            // The data before the end is unread: a refused call proves the end of the peer.
+            framed.push_request(HubRequest::Verify);
+        }
+        false
     }
 
     fn made(&self) {
         self.first.made();
-        self.is_framed.set(self.framed.get().is_some());
+        let Some(framed) = self.framed.get() else { return };
+        self.is_framed.set(true);
+        // The first frame. An error is returned again by the next send.
+        let _ = framed.with_rails(&self.first, |rails| rails.flush_control(&self.first));
     }
 
     fn set_traffic_class(&self, class: TrafficClass) {
@@ -287,6 +335,11 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
 
     fn sockets(&self) -> u64 {
         self.framed().map_or(0, |framed| framed.rails.borrow().count() as u64)
+    }
+
+    fn recovery(&self) -> LinkRecovery {
+        let framed = self.framed();
+        framed.map_or_else(LinkRecovery::default, |framed| framed.rails.borrow().recovery())
     }
 
     fn unacknowledged(&self) -> usize {
@@ -305,19 +358,31 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     fn probe(&self) {
         self.first.probe();
         self.for_others(L::probe);
+        if let Some(framed) = self.framed() {
+            if framed.rails.borrow().is_resuming() {
+                // The peer has asked for a new link, so it does not resume this one.
+                framed.push_request(HubRequest::GiveUp);
+            }
+        }
     }
 
     fn shutdown(&self) {
+        self.end_stream();
         self.first.shutdown();
         self.for_others(L::shutdown);
     }
 
     fn end_sending(&self) {
+        self.end_stream();
         self.first.end_sending();
         self.for_others(L::end_sending);
     }
 
     fn reset_when_closed(&self) {
+        if let Some(framed) = self.framed() {
+            // The application gets its buffers back.
+            framed.rails.borrow_mut().give_up();
+        }
         self.first.reset_when_closed();
         self.for_others(L::reset_when_closed);
     }
@@ -335,11 +400,28 @@ impl<L: AuthenticatedLink> AuthenticatedLink for RailLink<L> {
 
 impl<L: ZeroCopyLink> ZeroCopyLink for RailLink<L> {
     fn set_zerocopy(&self) -> Result {
-        // Frames would have to be stored until the kernel has released them.
-        if self.framed.get().is_some() { Err(Error::NOSYS) } else { self.first.set_zerocopy() }
+        match self.framed.get() {
+            None => self.first.set_zerocopy(),
+            Some(framed) if framed.rails.borrow().may_retain() => Ok(()),
+            // Frames would have to be stored until the kernel has released them.
+            Some(_) => Err(Error::NOSYS),
+        }
+    }
+
+    fn zerocopy_size(&self) -> usize {
+        let size = self.first.zerocopy_size();
+        match self.framed.get() {
+            Some(framed) if framed.rails.borrow().may_retain() => {
+                size.min(L::settings().rails.retain)
+            }
+            _ => size,
+        }
     }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
-        self.first.zerocopy_done()
+        match self.framed() {
+            None => self.first.zerocopy_done(),
+            Some(framed) => framed.rails.borrow_mut().take_done_calls(),
+        }
     }
 }

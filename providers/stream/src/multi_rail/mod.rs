@@ -10,6 +10,10 @@
 //! socket, large ones are divided ([`rails`]). The receiver reads frames in the order of their
 //! offsets; an early frame waits in the kernel's buffer of its socket.
 //!
+//! If both ends want it, a link survives the loss of its sockets ([`resume`]): sent bytes are stored
+//! until acknowledged ([`send_log`]). Both ends call each other after a loss ([`redial`]), and send
+//! the bytes without an acknowledgement again. An orderly end is a frame of its own.
+//!
 //! Peers without this feature, and links without an agreement, see no difference.
 mod events;
 pub mod frame;
@@ -17,7 +21,11 @@ mod hub;
 mod link;
 mod rails;
 mod reader;
+mod redial;
+mod resume;
 mod routes;
+mod send_log;
+mod timers;
 mod writer;
 
 pub use link::{RailId, RailLink};
@@ -29,6 +37,7 @@ use crate::settings::RailSettings;
 use crate::transport::{
     ByteLink, CarrierPoller, LinkListener, LinkPoller, RailTransport, Transport,
 };
+use core::time::Duration;
 use hub::RailHub;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Result;
@@ -36,6 +45,7 @@ use ofi_provider::slab::NONE;
 use ofi_provider::sys::{Interest, PollEvent};
 use std::cell::OnceCell;
 use std::os::fd::RawFd;
+use timers::SharedTimer;
 
 /// Identifier of links in the poller of the lower transport.
 type CarrierId<N> = <<N as Transport>::Link as ByteLink>::Id;
@@ -69,12 +79,13 @@ impl<S: LinkListener> LinkListener for FirstListener<S> {
 pub struct MultiRail<N: Transport> {
     net: N,
     hub: OnceCell<Box<RailHub<N>>>,
+    timer: SharedTimer,
 }
 
 impl<N: Transport> MultiRail<N> {
     /// Creates a transport over another one.
     pub fn new(net: N) -> Self {
-        Self { net, hub: OnceCell::new() }
+        Self { net, hub: OnceCell::new(), timer: SharedTimer::default() }
     }
 
     fn settings() -> &'static RailSettings {
@@ -151,7 +162,8 @@ impl<N: Transport> Transport for MultiRail<N> {
         let start = events.len();
         self.net.poll(events);
         if let Some(hub) = self.hub.get() {
-            hub.poll(&self.net, events, start);
+            self.timer.filter(&self.net, events, start);
+            hub.poll(&self.net, &self.timer, events, start);
         }
     }
 
@@ -178,13 +190,22 @@ impl<N: Transport> Transport for MultiRail<N> {
         Ok((FirstListener { listener, own: own.cloned() }, at))
     }
 
+    fn set_timer(&self, delay: Duration) {
+        self.timer.set(&self.net, delay);
+    }
+
+    fn clear_timer(&self) {
+        self.timer.clear(&self.net);
+    }
+
     // With calls for several links no link has frames ([`RailTransport::offers_rails`]).
     forward_transport! { RailLink::first }
 }
 
 impl<N: Transport> RailTransport for MultiRail<N> {
     fn offers_rails(&self, _link: &Self::Link) -> bool {
-        Self::settings().count() > 1 && !self.is_ring()
+        let settings = Self::settings();
+        (settings.count() > 1 || settings.resume > 0) && !self.is_ring()
     }
 
     fn start_rails(&self, link: &Self::Link, token: u64, connects: bool) -> Result {
@@ -198,7 +219,7 @@ impl<N: Transport> RailTransport for MultiRail<N> {
     }
 
     fn prepare_sleep(&self) -> bool {
-        self.hub.get().is_none_or(|hub| hub.rest(&self.net))
+        self.hub.get().is_none_or(|hub| hub.rest(&self.net, &self.timer))
     }
 }
 

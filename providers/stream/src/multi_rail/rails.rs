@@ -1,24 +1,38 @@
 //! Byte stream of a link over several sockets.
-use super::frame::{FrameHeader, FrameType, RailOffer, SEGMENT_MAX};
-use super::reader::{FrameReader, NextFrame};
+mod rx;
+
+use super::frame::{FrameHeader, FrameType, Hello, RailOffer, SEGMENT_MAX};
+use super::reader::FrameReader;
+use super::resume::ResumeState;
+use super::send_log::{CallQueue, LogMemory};
 use super::writer::FrameWriter;
 use crate::settings::RailSettings;
-use crate::transport::ByteLink;
-use ofi_provider::buf::GatherList;
+use crate::transport::{ByteLink, LinkRecovery, ZerocopyDone};
+use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::malformed::{Malformed, log_closing};
+use std::sync::Arc;
 
 /// Maximum number of sockets of a link.
 pub(super) const RAILS_MAX: usize = RailSettings::MAX;
 
+/// Maximum bytes of waiting frames before an acknowledgement: a peer without reads gets no more.
+const ACK_TAIL_MAX: usize = SEGMENT_MAX + (4 << 10);
+
+/// Time in nanoseconds without acknowledgements from the peer's host until a socket is closed, if
+/// others carry the stream.
+const STALL_MAX: u64 = 10_000_000_000;
+
 /// Socket of a link.
 #[derive(Debug)]
 struct Rail<L> {
-    /// None for the first socket, an argument of each call.
+    /// None for the first socket, an argument of each call, and for lost ones.
     link: Option<L>,
     reader: FrameReader,
     writer: FrameWriter,
     state: RailState,
+    /// End of the last data frame sent. The receiver reads the frames of a socket in the order of
+    /// their offsets, so later ones begin here or behind.
+    sent_to: u64,
 }
 
 /// State of a socket.
@@ -29,8 +43,13 @@ enum RailState {
     Unconfirmed,
     /// The socket carries frames.
     Open,
-    /// The peer never used the socket.
-    Unused,
+    /// The peer's host has not acknowledged anything since the given time in nanoseconds, although
+    /// bytes were sent repeatedly.
+    Stalled(u64),
+    /// Sending has failed. Earlier bytes of the peer are still to be read.
+    Broken,
+    /// The socket has ended, or the peer never used it.
+    Lost,
 }
 
 /// Set of sockets, one bit each.
@@ -47,11 +66,25 @@ pub(super) enum RailRequest {
     Offer(RailOffer),
 }
 
+/// Change of a link's sockets, for its transport.
+#[derive(Debug)]
+pub(super) enum RailChange<L> {
+    /// The socket of this number is lost.
+    Lost(usize, Option<L>),
+    /// A further socket carries the stream. So many bytes were sent again before.
+    Opened(u64),
+    /// A new socket is needed: one does not deliver its data.
+    Stalled,
+}
+
 /// Byte stream of a link over several sockets.
 ///
 /// Small sends go to the first socket. A large send is divided into segments, and each goes to the
 /// socket with the earliest expected end. The receiver reads the socket with the next frame
 /// of the stream; other frames stay in their sockets.
+///
+/// With a [`ResumeState`] the link survives the loss of sockets: bytes sent on a lost socket and not
+/// acknowledged are sent again on another one.
 #[derive(Debug)]
 pub(super) struct RailSet<L> {
     rails: Vec<Rail<L>>,
@@ -63,6 +96,8 @@ pub(super) struct RailSet<L> {
     /// One byte of the last send was not reported as sent, although a frame has it. The caller
     /// passes it again, and so calls until all frames have left.
     is_byte_withheld: bool,
+    /// The last send awaits space on the full sockets.
+    is_send_waiting: bool,
     /// The socket of the last data frame.
     last: usize,
     /// Possibly readable sockets, and sockets without space.
@@ -70,30 +105,51 @@ pub(super) struct RailSet<L> {
     full: RailBits,
     /// Sockets with a later frame than the next of the stream.
     early: RailBits,
-    /// Request of the peer not taken yet. A peer sends one.
-    request: Option<RailRequest>,
-    was_requested: bool,
+    /// First frame of the peer.
+    hello: Option<Hello>,
+    /// Requests of the peer not taken yet. A peer sends one of each kind.
+    requests: Vec<RailRequest>,
+    has_requested: bool,
+    has_offered: bool,
+    /// None if one of the ends does not resume links, or has given up.
+    resume: Option<Box<ResumeState>>,
+    /// Ended outages, and bytes sent again.
+    resumes: u64,
+    repeated: u64,
+    calls: CallQueue,
+    /// Bytes to be sent again wait for a new socket.
+    needs_rail: bool,
+    /// Changes not taken yet.
+    changes: Vec<RailChange<L>>,
+    /// End of the stream without a socket: as received, or an error.
+    over: Option<Result>,
     error: Option<Error>,
 }
 
 impl<L: ByteLink> Rail<L> {
-    /// Returns true if the peer sends nothing more on the socket.
-    fn has_ended(&self) -> bool {
-        self.state == RailState::Unused || self.reader.has_ended()
+    fn new(link: Option<L>, state: RailState) -> Self {
+        let (reader, writer) = (FrameReader::default(), FrameWriter::default());
+        Self { link, reader, writer, state, sent_to: 0 }
     }
 
-    /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
-    fn read_ahead(&mut self, first: &L) -> Result<bool> {
-        if self.state == RailState::Unused {
-            return Ok(false);
-        }
-        let result = self.reader.read_ahead(self.link.as_ref().unwrap_or(first));
-        let is_over = result.is_err() || self.reader.has_ended();
-        if self.state == RailState::Unconfirmed && is_over {
-            self.state = RailState::Unused;
-            return Ok(false);
-        }
-        result
+    /// Returns true if the socket is in use.
+    fn is_live(&self) -> bool {
+        self.state != RailState::Lost
+    }
+
+    /// Returns true if data may be sent on the socket.
+    fn carries(&self) -> bool {
+        matches!(self.state, RailState::Open | RailState::Stalled(_))
+    }
+
+    /// Returns true if bytes at an offset may be sent again on the socket.
+    fn may_repeat(&self, offset: u64) -> bool {
+        self.state == RailState::Open && self.sent_to <= offset
+    }
+
+    /// Returns true if the peer sends nothing more on the socket.
+    fn has_ended(&self) -> bool {
+        !self.is_live() || self.reader.has_ended()
     }
 }
 
@@ -102,45 +158,92 @@ fn bit(at: usize) -> RailBits {
     1 << at
 }
 
+/// Returns the link of a live socket.
+fn link_of<'a, L>(rail: &'a Rail<L>, first: &'a L) -> &'a L {
+    rail.link.as_ref().unwrap_or(first)
+}
+
 impl<L: ByteLink> RailSet<L> {
-    /// Creates the stream of a new link, with frames of up to `segment` bytes of payload.
-    pub(super) fn new(segment: usize) -> Self {
-        let (reader, writer) = (FrameReader::default(), FrameWriter::default());
-        let first = Rail { link: None, reader, writer, state: RailState::Open };
+    /// Creates the stream of a new link. The first frame waits to be sent.
+    pub(super) fn new(settings: &RailSettings, memory: &Arc<LogMemory>) -> Self {
+        let mut first = Rail::new(None, RailState::Open);
+        first.writer.push_control(&ResumeState::hello(settings).encode());
         Self {
             rails: vec![first],
-            segment: segment.clamp(1, SEGMENT_MAX),
+            segment: settings.segment.clamp(1, SEGMENT_MAX),
             tx_offset: 0,
             rx_offset: 0,
             is_byte_withheld: false,
+            is_send_waiting: false,
             last: 0,
             readable: 1,
             full: 0,
             early: 0,
-            request: None,
-            was_requested: false,
+            hello: None,
+            requests: Vec::new(),
+            has_requested: false,
+            has_offered: false,
+            resume: ResumeState::new(settings, memory),
+            resumes: 0,
+            repeated: 0,
+            calls: CallQueue::default(),
+            needs_rail: false,
+            changes: Vec::new(),
+            over: None,
             error: None,
         }
     }
 
-    /// Adds a socket. The connecting end confirms its use; the accepting end sends nothing on it
-    /// before.
-    pub(super) fn add(&mut self, link: L, connects: bool) {
-        if self.rails.len() == RAILS_MAX {
+    /// Adds a socket with this number. The connecting end confirms its use; the accepting end sends
+    /// no data on it before. If the link is resumed, both ends confirm it by an acknowledgement.
+    pub(super) fn add(&mut self, at: usize, link: L, connects: bool) {
+        while self.rails.len() <= at.min(RAILS_MAX - 1) {
+            self.rails.push(Rail::new(None, RailState::Lost));
+        }
+        if at == 0 || at >= RAILS_MAX || self.rails[at].is_live() {
             return;
         }
-        self.readable |= bit(self.rails.len());
-        let (reader, mut writer) = (FrameReader::default(), FrameWriter::default());
-        let state = if connects { RailState::Open } else { RailState::Unconfirmed };
+        self.readable |= bit(at);
+        let is_open = connects && self.resume.is_none();
+        let state = if is_open { RailState::Open } else { RailState::Unconfirmed };
+        let mut rail = Rail::new(Some(link), state);
         if connects {
-            writer.push_control(&FrameHeader::control(FrameType::Joined, 0).encode());
+            rail.writer.push_control(&FrameHeader::control(FrameType::Joined, 0).encode());
         }
-        self.rails.push(Rail { link: Some(link), reader, writer, state });
+        if self.resume.is_some() {
+            rail.writer.push_control(&position(FrameType::Ack, self.rx_offset));
+        }
+        self.rails[at] = rail;
     }
 
     /// Number of sockets in use.
     pub(super) fn count(&self) -> usize {
-        self.rails.iter().filter(|rail| rail.state == RailState::Open).count()
+        self.rails.iter().filter(|rail| rail.carries()).count()
+    }
+
+    /// Returns true if the link has no socket at present.
+    pub(super) fn is_resuming(&self) -> bool {
+        self.resume.is_some() && self.count() == 0
+    }
+
+    /// Returns true if the loss of sockets does not end the link: both ends want it, and the peer has
+    /// sent its addresses.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.resume.is_some() && self.has_offered
+    }
+
+    /// Returns the state after the loss of sockets.
+    pub(super) fn recovery(&self) -> LinkRecovery {
+        LinkRecovery {
+            is_resuming: self.is_resuming(),
+            resumes: self.resumes,
+            repeated_bytes: self.repeated,
+        }
+    }
+
+    /// Returns true if bytes of zero-copy sends stay in place until acknowledged.
+    pub(super) fn may_retain(&self) -> bool {
+        self.resume.is_some()
     }
 
     /// Passes each socket but the first to `each`.
@@ -168,50 +271,118 @@ impl<L: ByteLink> RailSet<L> {
         self.full
     }
 
-    /// Takes the peer's request.
-    pub(super) fn take_request(&mut self) -> Option<RailRequest> {
-        self.request.take()
+    /// Takes the peer's requests.
+    pub(super) fn take_requests(&mut self) -> Vec<RailRequest> {
+        std::mem::take(&mut self.requests)
     }
 
-    /// Returns true if control frames wait for space, although no send of the engine waits.
+    /// Returns true if the peer has offered to take further sockets.
+    pub(super) fn has_offer(&self) -> bool {
+        self.has_offered
+    }
+
+    /// Takes the changes of the sockets.
+    pub(super) fn take_changes(&mut self) -> Vec<RailChange<L>> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Returns the number of the socket of small sends.
+    pub(super) fn primary(&self) -> Option<usize> {
+        let open = self.rails.iter().position(|rail| rail.state == RailState::Open);
+        open.or_else(|| self.rails.iter().position(Rail::carries))
+    }
+
+    /// Returns true if sends of the engine do not depend on space in a socket: the log is full, or
+    /// there is no socket.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.resume.as_ref().is_some_and(|resume| resume.is_log_full) || self.primary().is_none()
+    }
+
+    /// Returns true if the peer has not acknowledged everything.
+    pub(super) fn has_unacknowledged(&self) -> bool {
+        self.resume.as_ref().is_some_and(|resume| !resume.log.is_empty())
+    }
+
+    /// Returns true if frames wait for space, although no send of the engine waits.
     pub(super) fn has_control(&self) -> bool {
-        !self.is_byte_withheld && self.rails.iter().any(|rail| rail.writer.has_tail())
+        !self.is_byte_withheld
+            && (self.rails.iter().any(|rail| rail.writer.has_tail()) || self.can_send_again())
     }
 
-    /// Sends a control frame on the first socket, now or later.
+    /// Returns true if a socket may carry the next bytes to be sent again.
+    fn can_send_again(&self) -> bool {
+        let lost = self.resume.as_ref().and_then(|resume| resume.log.first_lost());
+        lost.is_some_and(|(_, offset, _)| self.rails.iter().any(|rail| rail.may_repeat(offset)))
+    }
+
+    /// Sends a control frame, now or later. Without a socket it is dropped.
     pub(super) fn push_control(&mut self, frame: &[u8]) {
-        self.rails[0].writer.push_control(frame);
+        if let Some(at) = self.primary() {
+            self.rails[at].writer.push_control(frame);
+        }
     }
 
-    /// Sends waiting control frames.
+    /// Sends waiting control frames, and bytes to be sent again.
     pub(super) fn flush_control(&mut self, first: &L) -> Result {
-        self.full = 0;
+        if !self.is_send_waiting {
+            self.full = 0;
+        }
+        self.send_again(first)?;
         self.flush(first).map(drop)
     }
 
     /// Bytes on this host not acknowledged by the peer's.
     pub(super) fn unacknowledged(&self, first: &L) -> usize {
-        let of = |rail: &Rail<L>| {
-            rail.link.as_ref().unwrap_or(first).unacknowledged() + rail.writer.tail_len()
-        };
-        self.rails.iter().map(of).sum()
+        let live = self.rails.iter().filter(|rail| rail.is_live());
+        let in_sockets: usize =
+            live.map(|rail| link_of(rail, first).unacknowledged() + rail.writer.tail_len()).sum();
+        in_sockets + self.resume.as_ref().map_or(0, |resume| resume.log.lost_bytes())
     }
 
-    /// Sends bytes of the stream ([`ByteLink::send_list`]). `now`: the time in nanoseconds.
-    pub(super) fn send(&mut self, first: &L, list: &GatherList<'_>, now: u64) -> Result<usize> {
+    /// Returns the zero-copy calls done since the last query.
+    pub(super) fn take_done_calls(&mut self) -> Result<ZerocopyDone> {
+        self.calls.take_done(self.resume.is_none()).ok_or(Error::AGAIN)
+    }
+
+    /// Sends bytes of the stream ([`ByteLink::send_list`]). `now`: the time in nanoseconds. With
+    /// zero copy they stay in place until acknowledged.
+    pub(super) fn send(
+        &mut self,
+        first: &L,
+        list: &GatherList<'_>,
+        mode: CopyMode,
+        now: u64,
+    ) -> Result<usize> {
         self.full = 0;
+        self.is_send_waiting = false;
         let len = list.len();
         if len == 0 {
             return Ok(0);
         }
+        if self.over.is_some() || (self.resume.is_none() && self.count() == 0) {
+            return Err(self.over.and_then(Result::err).unwrap_or(Error::CONNRESET));
+        }
+        let is_retained = mode.is_zcopy();
         let mut done = usize::from(std::mem::take(&mut self.is_byte_withheld));
-        let mut result = Ok(true);
+        let mut result = self.send_again(first);
         while done < len && result == Ok(true) {
-            let segment = (len - done).min(self.segment);
+            let mut segment = (len - done).min(self.segment);
+            if let Some(resume) = &mut self.resume {
+                segment = resume.prepare(segment, is_retained);
+            }
+            if segment == 0 {
+                result = Ok(false);
+                break;
+            }
+            let mut header = FrameHeader::data(self.tx_offset, segment);
+            header.wants_ack = is_retained && self.resume.is_some() && done + segment == len;
             result = if self.rails.len() > 1 && segment == self.segment {
-                self.send_segment(first, list, done, now)
+                self.send_segment(first, &header, list, done, is_retained, now)
             } else {
-                self.send_on(0, first, list, done, segment)
+                match self.primary() {
+                    Some(at) => self.send_on(at, first, &header, list, done, is_retained),
+                    None => Ok(false),
+                }
             };
             if result == Ok(true) {
                 done += segment;
@@ -221,6 +392,13 @@ impl<L: ByteLink> RailSet<L> {
         if !is_clear && done > 0 {
             self.is_byte_withheld = true;
             done -= 1;
+        }
+        self.is_send_waiting = done < len;
+        if is_retained && done > 0 {
+            self.calls.push(self.tx_offset);
+            if self.resume.is_none() {
+                self.calls.finish(self.tx_offset);
+            }
         }
         match result {
             Ok(_) if done == 0 => Err(Error::AGAIN),
@@ -233,33 +411,50 @@ impl<L: ByteLink> RailSet<L> {
     /// Sends waiting frames of all sockets. Returns true if none is left.
     fn flush(&mut self, first: &L) -> Result<bool> {
         let mut is_clear = true;
-        for (at, rail) in self.rails.iter_mut().enumerate() {
-            if !rail.writer.flush(rail.link.as_ref().unwrap_or(first))? {
-                self.full |= bit(at);
-                is_clear = false;
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            if !rail.writer.has_tail() {
+                continue;
+            }
+            match rail.writer.flush(rail.link.as_ref().unwrap_or(first)) {
+                Ok(true) => self.full &= !bit(at),
+                Ok(false) => {
+                    self.full |= bit(at);
+                    is_clear = false;
+                }
+                Err(error) => self.fail_sending(at, error)?,
             }
         }
         Ok(is_clear)
     }
 
-    /// Sends a frame of `len` bytes on one socket. Returns false if it accepts nothing.
+    /// Sends a data frame with bytes of a list on one socket. Returns false if it accepts nothing.
     fn send_on(
         &mut self,
         at: usize,
         first: &L,
+        header: &FrameHeader,
         list: &GatherList<'_>,
         from: usize,
-        len: usize,
+        is_retained: bool,
     ) -> Result<bool> {
         let rail = &mut self.rails[at];
         let link = rail.link.as_ref().unwrap_or(first);
-        let is_sent = rail.writer.send(link, self.tx_offset, list, from, len)?;
-        if is_sent {
-            self.tx_offset += len as u64;
-        } else {
-            self.full |= bit(at);
+        match rail.writer.send(link, header, list, from) {
+            Ok(true) => {
+                self.tx_offset += header.len as u64;
+                rail.sent_to = self.tx_offset;
+                if let Some(resume) = &mut self.resume {
+                    resume.log.push(list, from, header.len, at, is_retained);
+                }
+                Ok(true)
+            }
+            Ok(false) => {
+                self.full |= bit(at);
+                Ok(false)
+            }
+            Err(error) => self.fail_sending(at, error).map(|()| false),
         }
-        Ok(is_sent)
     }
 
     /// Sends one segment on the accepting socket with the earliest expected end. Returns
@@ -267,8 +462,10 @@ impl<L: ByteLink> RailSet<L> {
     fn send_segment(
         &mut self,
         first: &L,
+        header: &FrameHeader,
         list: &GatherList<'_>,
         from: usize,
+        is_retained: bool,
         now: u64,
     ) -> Result<bool> {
         let assumed = self.rails.iter().map(|rail| rail.writer.rate()).max().unwrap_or(0);
@@ -278,132 +475,213 @@ impl<L: ByteLink> RailSet<L> {
                 continue;
             }
             let link = rail.link.as_ref().unwrap_or(first);
-            order[at] = (rail.writer.finish_time(link, now, self.segment, assumed), at);
+            order[at] = (rail.writer.finish_time(link, now, header.len, assumed), at);
         }
         order.sort_unstable();
         for &(_, at) in order.iter().filter(|(time, _)| *time < u64::MAX) {
-            if self.send_on(at, first, list, from, self.segment)? {
+            if self.send_on(at, first, header, list, from, is_retained)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Receives bytes of the stream ([`ByteLink::recv`]).
-    pub(super) fn recv(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
-        while done < dst.len() {
-            match self.recv_some(first, &mut dst[done..]) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) => {
-                    self.error.get_or_insert(error);
-                    break;
+    /// Sends unacknowledged bytes of lost sockets again. Returns false if they wait for space: nothing
+    /// is sent before them. While they wait for a new socket, the others are used.
+    fn send_again(&mut self, first: &L) -> Result<bool> {
+        let Some(resume) = &mut self.resume else { return Ok(true) };
+        while let Some((segment, offset, len)) = resume.log.first_lost() {
+            let may_repeat = |(_, rail): &(usize, &Rail<L>)| rail.may_repeat(offset);
+            let mut suitable = self.rails.iter().enumerate().filter(may_repeat);
+            let free = suitable.clone().find(|(at, _)| self.full & bit(*at) == 0);
+            let Some((at, _)) = free else {
+                if suitable.next().is_none() && !self.needs_rail {
+                    // A new socket has no other frames yet.
+                    self.needs_rail = true;
+                    self.changes.push(RailChange::Stalled);
                 }
-            }
-        }
-        match self.error {
-            _ if done > 0 => Ok(done),
-            Some(error) => Err(error),
-            None if self.rails.iter().all(Rail::has_ended) => Ok(0),
-            None => Err(Error::AGAIN),
-        }
-    }
-
-    fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
-        let Some(at) = self.next_rail(first)? else { return Ok(0) };
-        let rail = &mut self.rails[at];
-        let n = rail.reader.receive(rail.link.as_ref().unwrap_or(first), dst)?;
-        self.rx_offset += n as u64;
-        if n == 0 {
-            self.readable &= !bit(at);
-        }
-        if rail.reader.is_between_frames() {
-            // The next frame of the stream may be on any socket.
-            self.early = 0;
-        }
-        Ok(n)
-    }
-
-    /// Returns true if [`recv`](Self::recv) finds bytes read ahead.
-    pub(super) fn has_staged(&self) -> bool {
-        self.rails.iter().any(|rail| rail.reader.has_staged(self.rx_offset))
-    }
-
-    /// Returns the socket with the next frame of the stream. Reads the headers of possible sockets.
-    fn next_rail(&mut self, first: &L) -> Result<Option<usize>> {
-        let count = self.rails.len();
-        let reads_all = self.rails[self.last].reader.is_large();
-        for at in (self.last..count).chain(0..self.last) {
-            let is_read = reads_all || at == self.last || self.readable & bit(at) != 0;
-            if self.is_next(at, first, is_read)? {
-                self.last = at;
-                return Ok(Some(at));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Returns true if a socket has the next frame of the stream. `is_read`: it may be read.
-    fn is_next(&mut self, at: usize, first: &L, is_read: bool) -> Result<bool> {
-        self.early &= !bit(at);
-        loop {
+                return Ok(self.needs_rail);
+            };
             let rail = &mut self.rails[at];
-            match rail.reader.next().map_err(|why| reject(first, why))? {
-                NextFrame::Data(offset) if offset == self.rx_offset => return Ok(true),
-                NextFrame::Data(offset) if offset > self.rx_offset => {
-                    self.early |= bit(at);
+            let link = rail.link.as_ref().unwrap_or(first);
+            let mut list = GatherList::default();
+            resume.log.gather(segment, &mut list)?;
+            let header = FrameHeader { wants_ack: true, ..FrameHeader::data(offset, len) };
+            match rail.writer.send(link, &header, &list, 0) {
+                Ok(true) => {
+                    resume.log.sent_again(segment, at);
+                    rail.sent_to = offset + len as u64;
+                    self.repeated += len as u64;
+                }
+                Ok(false) => self.full |= bit(at),
+                Err(error) => {
+                    self.fail_sending(at, error)?;
                     return Ok(false);
                 }
-                NextFrame::Data(_) => {
-                    return Err(reject(first, Malformed("two frames have the same bytes")));
-                }
-                NextFrame::Control(FrameType::Joined, _)
-                    if rail.state == RailState::Unconfirmed =>
-                {
-                    rail.state = RailState::Open;
-                }
-                NextFrame::Control(kind, payload) => {
-                    let request = parse_request(at, kind, &payload);
-                    let request = request.map_err(|why| reject(first, why))?;
-                    if self.was_requested {
-                        return Err(reject(first, Malformed("a request is repeated")));
-                    }
-                    self.was_requested = true;
-                    self.request = Some(request);
-                }
-                NextFrame::Incomplete => {
-                    if !is_read || !rail.read_ahead(first)? {
-                        self.readable &= !bit(at);
-                        return Ok(false);
-                    }
-                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Handles a failed send on a socket. Fails with its error if the link cannot go on.
+    #[cold]
+    fn fail_sending(&mut self, at: usize, error: Error) -> Result {
+        if error == Error::NOMEM || !self.is_resumable() {
+            return Err(error);
+        }
+        let rail = &mut self.rails[at];
+        (rail.state, rail.writer) = (RailState::Broken, FrameWriter::default());
+        self.full &= !bit(at);
+        if let Some(resume) = &mut self.resume {
+            resume.log.lose(at);
+        }
+        if self.count() == 0 {
+            self.changes.push(RailChange::Stalled);
+        }
+        Ok(())
+    }
+
+    /// Handles the end of a socket. Fails with its error if the link cannot go on.
+    #[cold]
+    fn fail_rail(&mut self, at: usize, first: &L, outcome: Result) -> Result {
+        let is_unused = self.rails[at].state == RailState::Unconfirmed;
+        if outcome == Err(Error::NOMEM) || !(is_unused || self.is_resumable()) {
+            return outcome;
+        }
+        self.lose_rail(at, first, outcome);
+        Ok(())
+    }
+
+    /// Takes a socket out of use. Its unacknowledged bytes are to be sent again.
+    fn lose_rail(&mut self, at: usize, first: &L, outcome: Result) {
+        let lost = std::mem::replace(&mut self.rails[at], Rail::new(None, RailState::Lost));
+        if !lost.is_live() {
+            return;
+        }
+        if at == 0 {
+            first.shutdown();
+        }
+        self.changes.push(RailChange::Lost(at, lost.link));
+        for bits in [&mut self.readable, &mut self.full, &mut self.early] {
+            *bits &= !bit(at);
+        }
+        if self.last == at {
+            self.last = 0;
+        }
+        let is_last = self.count() == 0;
+        if let Some(resume) = &mut self.resume {
+            resume.log.lose(at);
+            resume.has_asked = false;
+            if is_last && resume.outcome.is_none() {
+                resume.outcome = Some(outcome);
             }
         }
     }
-}
 
-/// Parses a control frame received on socket `at`.
-fn parse_request(
-    at: usize,
-    kind: FrameType,
-    payload: &[u8],
-) -> core::result::Result<RailRequest, Malformed> {
-    match kind {
-        FrameType::OfferRequest if at == 0 => Ok(RailRequest::OfferRequest),
-        FrameType::Offer if at == 0 => RailOffer::parse(payload).map(RailRequest::Offer),
-        _ => Err(Malformed("a frame of this kind is not expected here")),
+    /// Starts sending data on a socket confirmed by the peer.
+    fn open_rail(&mut self, at: usize, first: &L) {
+        self.rails[at].state = RailState::Open;
+        self.needs_rail = false;
+        let Some(resume) = &mut self.resume else { return };
+        self.resumes += u64::from(resume.outcome.take().is_some());
+        self.changes.push(RailChange::Opened(self.repeated));
+        if resume.has_ended_sending {
+            let end = position(FrameType::End, self.tx_offset);
+            self.rails[at].writer.push_control(&end);
+        }
+        for at in 0..self.rails.len() {
+            if matches!(self.rails[at].state, RailState::Stalled(_) | RailState::Broken) {
+                self.lose_rail(at, first, Err(Error::TIMEDOUT));
+            }
+        }
     }
-}
 
-/// Logs malformed frames of a peer. Returns the final error of the link.
-#[cold]
-fn reject<L: ByteLink>(first: &L, why: Malformed) -> Error {
-    log_closing(L::provider(), crate::transport::peer_of(first), why);
-    Error::IO
+    /// Gives up: sockets lost from now on, or already, end the link.
+    pub(super) fn give_up(&mut self) {
+        let Some(resume) = self.resume.take() else { return };
+        if self.rails.iter().any(Rail::carries) {
+            // The sockets have copies of all bytes.
+            self.calls.finish(u64::MAX);
+        } else if !self.rails.iter().any(Rail::is_live) {
+            self.over = Some(resume.outcome.unwrap_or(Ok(())));
+        }
+    }
+
+    /// Ends the stream to the peer, as far as the socket accepts it.
+    pub(super) fn end_sending(&mut self, first: &L) {
+        if let Some(resume) = &mut self.resume {
+            if !std::mem::replace(&mut resume.has_ended_sending, true) {
+                self.push_control(&position(FrameType::End, self.tx_offset));
+            }
+            let _ = self.flush(first);
+        }
+    }
+
+    /// Looks for stalled sockets, and requests an acknowledgement. `now`: the time in nanoseconds.
+    pub(super) fn check_progress(&mut self, first: &L, now: u64) {
+        let Some(resume) = &mut self.resume else { return };
+        if resume.log.is_empty() {
+            resume.log.release_unused();
+            return;
+        }
+        let is_due = !std::mem::replace(&mut resume.has_asked, true);
+        self.needs_rail = false;
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            let is_stalled = rail.carries() && link_of(rail, first).is_stalled();
+            match (rail.state, is_stalled) {
+                (RailState::Open, true) => rail.state = RailState::Stalled(now),
+                (RailState::Stalled(_), false) => rail.state = RailState::Open,
+                (RailState::Stalled(since), true) => {
+                    let is_long = now.saturating_sub(since) > STALL_MAX;
+                    if is_long && self.rails.iter().any(|rail| rail.state == RailState::Open) {
+                        self.lose_rail(at, first, Err(Error::TIMEDOUT));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let has_open = self.rails.iter().any(|rail| rail.state == RailState::Open);
+        let stalled = self.rails.iter().enumerate();
+        let stalled: Vec<_> = stalled
+            .filter(|(_, rail)| matches!(rail.state, RailState::Stalled(_)))
+            .map(|(at, _)| at)
+            .collect();
+        if has_open {
+            if let Some(resume) = &mut self.resume {
+                stalled.iter().for_each(|at| resume.log.lose(*at));
+            }
+            if is_due {
+                self.push_control(&position(FrameType::AckRequest, self.tx_offset));
+            }
+        } else if !stalled.is_empty() {
+            self.changes.push(RailChange::Stalled);
+        }
+    }
+
+    /// Sends an acknowledgement, if one is due.
+    pub(super) fn acknowledge(&mut self) {
+        let Some(resume) = &mut self.resume else { return };
+        if !resume.is_ack_due(self.rx_offset) {
+            return;
+        }
+        let Some(at) = self.rails.iter().position(|rail| rail.state == RailState::Open) else {
+            return;
+        };
+        let writer = &mut self.rails[at].writer;
+        if writer.tail_len() <= ACK_TAIL_MAX {
+            writer.push_control(&position(FrameType::Ack, self.rx_offset));
+            resume.set_acked(self.rx_offset);
+        }
+    }
 }
 
 /// Returns a frame requesting a [`RailOffer`].
 pub(super) fn offer_request() -> Vec<u8> {
     FrameHeader::control(FrameType::OfferRequest, 0).encode().to_vec()
+}
+
+/// Returns a frame with a position in the stream.
+fn position(kind: FrameType, offset: u64) -> Vec<u8> {
+    FrameHeader::position(kind, offset).encode().to_vec()
 }

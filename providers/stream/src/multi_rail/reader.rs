@@ -11,15 +11,18 @@ const STAGE: usize = 8 << 10;
 /// Minimum payload of large frames in bytes: only one header is read ahead after them.
 const LARGE: usize = 16 << 10;
 
+/// Maximum bytes discarded by one call.
+const DISCARD: usize = 4 << 10;
+
 const _: () = assert!(STAGE >= FRAME_LEN + CONTROL_MAX);
 
 /// Next frame of a socket.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum NextFrame {
-    /// A data frame with unread payload, at this offset of the stream.
-    Data(u64),
+    /// A data frame with unread payload, from this offset of the stream to the other one.
+    Data(u64, u64),
     /// A control frame, with its payload.
-    Control(FrameType, Vec<u8>),
+    Control(FrameHeader, Vec<u8>),
     /// The header, or the payload of a control frame, has not arrived yet.
     Incomplete,
 }
@@ -35,6 +38,8 @@ pub(super) struct FrameReader {
     frame: Option<(FrameHeader, u64)>,
     /// The last data frame was large.
     is_large: bool,
+    /// A data frame read to its end requests an acknowledgement.
+    wants_ack: bool,
     has_ended: bool,
 }
 
@@ -58,7 +63,7 @@ impl FrameReader {
     pub(super) fn has_staged(&self, offset: u64) -> bool {
         let staged = self.end - self.start;
         match self.frame {
-            Some((header, at)) => header.kind == FrameType::Data && at == offset && staged > 0,
+            Some((header, at)) => header.kind == FrameType::Data && at <= offset && staged > 0,
             None => staged >= FRAME_LEN,
         }
     }
@@ -75,7 +80,7 @@ impl FrameReader {
         }
         let Some((header, at)) = self.frame else { return Ok(NextFrame::Incomplete) };
         if header.kind == FrameType::Data {
-            return Ok(NextFrame::Data(at));
+            return Ok(NextFrame::Data(at, header.offset + header.len as u64));
         }
         let Some(payload) = self.stage[self.start..self.end].get(..header.len) else {
             return Ok(NextFrame::Incomplete);
@@ -83,7 +88,7 @@ impl FrameReader {
         let payload = payload.to_vec();
         self.start += header.len;
         self.frame = None;
-        Ok(NextFrame::Control(header.kind, payload))
+        Ok(NextFrame::Control(header, payload))
     }
 
     /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
@@ -112,6 +117,19 @@ impl FrameReader {
         }
     }
 
+    /// Returns true if the sender of a frame read to its end requests an acknowledgement, once.
+    pub(super) fn take_ack_request(&mut self) -> bool {
+        std::mem::take(&mut self.wants_ack)
+    }
+
+    /// Receives up to `len` bytes of payload and discards them. Returns their number; 0 if nothing
+    /// has arrived.
+    pub(super) fn discard(&mut self, link: &impl ByteLink, len: u64) -> Result<usize> {
+        let mut sink = [0; DISCARD];
+        let most = len.min(DISCARD as u64) as usize;
+        self.receive(link, &mut sink[..most])
+    }
+
     /// Receives payload of the current data frame: from the bytes read ahead, else from the
     /// socket. Returns the number of bytes; 0 if nothing has arrived.
     pub(super) fn receive(&mut self, link: &impl ByteLink, dst: &mut [u8]) -> Result<usize> {
@@ -130,6 +148,7 @@ impl FrameReader {
         if n == left {
             self.frame = None;
             self.is_large = header.len >= LARGE;
+            self.wants_ack |= header.wants_ack;
         } else {
             self.frame = Some((header, at + n as u64));
         }

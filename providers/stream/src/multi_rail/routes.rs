@@ -1,20 +1,19 @@
 //! Choice of the addresses of further sockets.
-use crate::settings::RailSettings;
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns the source and destination of each further socket: every local address in turn, the one
-/// of the first socket last, each to the remote address with the longest common prefix.
+/// Returns the source and destination of each of `count` sockets: every local address in turn, the
+/// one of the first socket last, each to the remote address with the longest common prefix.
 pub(super) fn choose_routes(
-    settings: &RailSettings,
+    addrs: &[IpAddr],
+    count: usize,
     first: IpAddr,
     remote: &[SocketAddr],
 ) -> Vec<(IpAddr, SocketAddr)> {
-    let mut local = settings.addrs.clone();
+    let mut local = addrs.to_vec();
     match local.iter().position(|ip| *ip == first) {
         Some(at) => local.rotate_left(at + 1),
         None => local.push(first),
     }
-    let count = settings.count().saturating_sub(1);
     let mut routes = Vec::new();
     for index in 0..count {
         let from = local[index % local.len()];
@@ -51,16 +50,13 @@ mod tests {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let to = |text: &str| text.parse::<SocketAddr>().unwrap();
         let remote = [to("10.1.0.2:5"), to("10.2.0.2:6"), to("[fd00::2]:7")];
-        let two =
-            RailSettings { addrs: vec![ip("10.1.0.1"), ip("10.2.0.1")], ..Default::default() };
-        let routes = choose_routes(&two, ip("10.1.0.1"), &remote);
+        let two = [ip("10.1.0.1"), ip("10.2.0.1")];
+        let routes = choose_routes(&two, 1, ip("10.1.0.1"), &remote);
         assert_eq!(routes, [(ip("10.2.0.1"), remote[1])]);
-        let four = RailSettings { streams: 4, ..two };
-        let routes = choose_routes(&four, ip("10.1.0.1"), &remote);
+        let routes = choose_routes(&two, 3, ip("10.1.0.1"), &remote);
         let expected = [("10.2.0.1", 1), ("10.1.0.1", 0), ("10.2.0.1", 1)];
         assert_eq!(routes, expected.map(|(from, at)| (ip(from), remote[at])));
-        let three = RailSettings { streams: 3, ..Default::default() };
-        assert_eq!(choose_routes(&three, ip("fd00::1"), &remote), [(ip("fd00::1"), remote[2]); 2]);
-        assert_eq!(choose_routes(&three, ip("10.9.9.9"), &[]), []);
+        assert_eq!(choose_routes(&[], 2, ip("fd00::1"), &remote), [(ip("fd00::1"), remote[2]); 2]);
+        assert_eq!(choose_routes(&[], 2, ip("10.9.9.9"), &[]), []);
     }
 }

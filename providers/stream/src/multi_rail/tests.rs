@@ -21,6 +21,16 @@ static SEVERAL: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
     ..StreamSettings::default()
 });
 
+/// Settings of links surviving the loss of their sockets, with several sockets or one.
+static RESUMED: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+    rails: RailSettings { resume: 60, resume_memory: 1, ..SEVERAL.rails.clone() },
+    ..StreamSettings::default()
+});
+static SINGLE: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+    rails: RailSettings { streams: 1, ..RESUMED.rails.clone() },
+    ..StreamSettings::default()
+});
+
 type Net = MultiRail<Rings>;
 type Link = RailLink<RingCursor>;
 
@@ -45,9 +55,14 @@ fn any() -> Addr {
 }
 
 impl Pair {
-    /// Connects two transports; with `framed`, their link exchanges frames.
+    /// Connects two transports.
     fn new(seed: u64) -> Self {
-        choose(Some(&SEVERAL));
+        Self::with(seed, &SEVERAL)
+    }
+
+    /// Connects two transports with these settings.
+    fn with(seed: u64, settings: &'static StreamSettings) -> Self {
+        choose(Some(settings));
         let world = StreamWorld::new(Instant::now(), SimRandom::new(seed));
         let [server, client] = [(); 2].map(|()| Net::new(Rings::new(&world, false)));
         let (listener, at) = server.bind(&any()).unwrap();
@@ -108,6 +123,7 @@ impl Pair {
             }
             let all = !sends;
             self.world().something_arrives(all);
+            self.world().nanos += 100_000;
             if self.random.one_in(2) {
                 self.client.poll(&mut Vec::new());
                 self.server.poll(&mut Vec::new());
@@ -142,6 +158,12 @@ impl Pair {
         }
         // One byte may be sent without being reported.
         assert!((self.sent..=self.sent + 1).contains(&self.received));
+    }
+
+    /// Cuts all links.
+    fn cut(&mut self) {
+        let ends = [self.dialed.local_addr().unwrap(), self.dialed.peer_addr().unwrap()];
+        self.world().cut(&ends[0], &ends[1]);
     }
 
     /// Returns the address of the server's listener for further sockets: the last one.
@@ -194,7 +216,16 @@ fn sockets_with_a_wrong_token_are_refused() {
     for first in [&join.encode()[..], &JoinRequest { link: u64::MAX, ..join }.encode(), &data] {
         let unknown_peer = pair.unknown_peer(&at, first);
         pair.run(200, true);
-        let got = unknown_peer.recv(&mut [0; 64]);
+        let (mut answer, mut got) = (0, unknown_peer.recv(&mut [0; 64]));
+        while let Ok(n @ 1..) = got {
+            answer += n;
+            got = unknown_peer.recv(&mut [0; 64]);
+        }
+        assert_eq!(
+            answer,
+            if first.len() > 20 { 16 } else { 0 },
+            "only join requests are answered"
+        );
         assert!(matches!(got, Ok(0) | Err(Error::CONNRESET)), "{got:?}");
         drop(unknown_peer);
         assert_eq!(pair.world().left().0, STREAMS);
@@ -265,4 +296,130 @@ fn repeated_requests_for_addresses_end_the_link() {
     assert_eq!(pair.dialed.first().send(&request), Ok(request.len()));
     while pair.world().something_arrives(true) {}
     assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::IO));
+}
+
+#[test]
+fn every_byte_arrives_once_although_links_are_cut_at_any_time() {
+    for (seed, settings) in (0..60).flat_map(|seed| [(seed, &*RESUMED), (seed + 100, &*SINGLE)]) {
+        let mut pair = Pair::with(seed, settings);
+        let mut cuts = 0;
+        for _ in 0..40 {
+            let rounds = 1 + pair.random.below(120);
+            pair.run(rounds, true);
+            if pair.random.one_in(2) {
+                pair.cut();
+                cuts += 1;
+            }
+        }
+        pair.run(1000, true);
+        pair.finish();
+        assert!(pair.received > 2_000 && cuts > 5, "{} bytes, {cuts} cuts", pair.received);
+    }
+}
+
+#[test]
+fn bytes_of_lost_sockets_not_sent_again_are_detected() {
+    let messages = ["self.received", "bytes"];
+    ofi_simulation::seeds::finds(ofi_simulation::InjectedFault::LostSegment, &messages, |seed| {
+        let mut pair = Pair::with(seed, &SINGLE);
+        for _ in 0..5 {
+            pair.run(50, true);
+            pair.cut();
+        }
+        pair.run(1000, true);
+        pair.finish();
+    });
+}
+
+#[test]
+fn every_byte_arrives_once_although_a_link_dies_at_any_position() {
+    for position in 0..500 {
+        let mut pair = Pair::with(7, &SINGLE);
+        pair.run(4, true);
+        pair.world().die_after(position);
+        pair.run(1000, true);
+        pair.finish();
+        assert!(pair.received > 1_000, "{} bytes", pair.received);
+    }
+}
+
+/// Receives until the link ends. Returns the result.
+fn end_of(pair: &mut Pair) -> Result<usize> {
+    for _ in 0..100_000 {
+        while pair.world().something_arrives(true) {}
+        pair.world().nanos += 1_000_000;
+        pair.client.poll(&mut Vec::new());
+        match pair.dialed.recv(&mut [0; 64]) {
+            Err(Error::AGAIN) => {}
+            result => return result,
+        }
+    }
+    panic!("the link does not end");
+}
+
+#[test]
+fn link_ends_at_once_if_its_peer_is_gone_and_later_if_it_does_not_answer() {
+    let mut pair = Pair::with(1, &SINGLE);
+    pair.run(100, true);
+    pair.cut();
+    // The peer's listener exists, but its process makes no progress.
+    let began = pair.world().nanos;
+    assert_eq!(end_of(&mut pair), Err(Error::CONNRESET));
+    assert!(pair.world().nanos - began > 59_000_000_000);
+    assert_eq!(pair.dialed.send(b"x"), Err(Error::CONNRESET));
+
+    let mut pair = Pair::with(2, &SINGLE);
+    pair.run(100, true);
+    pair.cut();
+    while pair.world().something_arrives(true) {}
+    let any_net = || Net::new(Rings::new(&pair.world, false));
+    let (server, _) = (std::mem::replace(&mut pair.server, any_net()), ());
+    let (listener, _) = server.bind(&any()).unwrap();
+    let (other, _) = (pair.client.dial(&any(), false, &any()).unwrap(), listener);
+    drop(server);
+    pair.accepted = other;
+    let began = pair.world().nanos;
+    assert_eq!(end_of(&mut pair), Err(Error::CONNRESET));
+    assert!(pair.world().nanos - began < 1_000_000_000);
+}
+
+#[test]
+fn orderly_end_of_a_link_is_the_end_of_its_stream() {
+    let mut pair = Pair::with(1, &RESUMED);
+    pair.connect_all();
+    pair.finish();
+    pair.accepted.end_sending();
+    assert_eq!(end_of(&mut pair), Ok(0));
+    assert_eq!(pair.dialed.recv(&mut [0; 8]), Ok(0));
+}
+
+#[test]
+fn bytes_stored_for_a_peer_without_acknowledgements_are_bounded() {
+    let mut pair = Pair::with(1, &SINGLE);
+    pair.run(20, false);
+    let first = pair.dialed.peer_addr().unwrap();
+    for _ in 0..3000 {
+        pair.send();
+        // The bytes arrive, but the peer does not read them.
+        pair.world().take_all(&first);
+        pair.client.poll(&mut Vec::new());
+    }
+    assert!(pair.sent <= 64 << 10, "{} bytes", pair.sent);
+}
+
+#[test]
+fn impossible_acknowledgements_end_the_link() {
+    for frame in [
+        FrameHeader::position(FrameType::Ack, u64::MAX),
+        FrameHeader::control(FrameType::Hello, 8),
+        FrameHeader::control(FrameType::Joined, 0),
+    ] {
+        let mut pair = Pair::with(8, &SINGLE);
+        pair.run(100, false);
+        let mut frame = (frame.encode().to_vec(), frame.len);
+        frame.0.resize(frame.0.len() + frame.1, 0);
+        assert_eq!(pair.dialed.first().send(&frame.0), Ok(frame.0.len()));
+        while pair.world().something_arrives(true) {}
+        assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::IO));
+    }
 }

@@ -80,21 +80,20 @@ impl FrameWriter {
         Ok(true)
     }
 
-    /// Sends a data frame with `len` bytes of a list from byte `from` on. Returns false if the
-    /// socket accepts nothing. An incompletely accepted frame is sent later
+    /// Sends a data frame with this header and bytes of a list from byte `from` on. Returns false if
+    /// the socket accepts nothing. An incompletely accepted frame is sent later
     /// ([`flush`](Self::flush)).
     pub(super) fn send(
         &mut self,
         link: &impl ByteLink,
-        offset: u64,
+        header: &FrameHeader,
         list: &GatherList<'_>,
         from: usize,
-        len: usize,
     ) -> Result<bool> {
         if !self.flush(link)? {
             return Ok(false);
         }
-        let header = FrameHeader::data(offset, len).encode();
+        let (len, header) = (header.len, header.encode());
         // Space for the rest, so that an accepted beginning is never lost.
         self.tail.try_reserve(FRAME_LEN + len).map_err(|_| Error::NOMEM)?;
         let sent = if len <= COPY_MAX {

@@ -3,8 +3,8 @@ use super::path::{LinkPath, SocketEnd, SocketTail, SwitchState, ZeroCopyNumbers}
 use super::shared::{LinkRequest, LinkShared, NetShared, UpgradeEvent};
 use crate::forward::{forward, forward_link};
 use crate::transport::{
-    AuthenticatedLink, ByteLink, LinkListener, ShmLink, ZeroCopyLink, ZerocopyDone, as_word,
-    from_word, log_not_in_memory, peer_of,
+    AuthenticatedLink, ByteLink, LinkListener, LinkRecovery, ShmLink, ZeroCopyLink, ZerocopyDone,
+    as_word, from_word, log_not_in_memory, peer_of,
 };
 use crate::wire::{LocalOffer, StreamHeader};
 use ofi_provider::addr::Addr;
@@ -533,6 +533,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     forward! { carrier:
         fn set_traffic_class(&self, class: TrafficClass);
         fn sockets(&self) -> u64;
+        fn recovery(&self) -> LinkRecovery;
         fn unacknowledged(&self) -> usize;
         fn is_silent(&self, now: std::time::Instant) -> bool;
         fn probe(&self);
@@ -663,6 +664,10 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ZeroCopyLink for UpgradableLink<L> {
             part.zcopy.enable();
         }
         Ok(())
+    }
+
+    fn zerocopy_size(&self) -> usize {
+        self.carrier.zerocopy_size()
     }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {

@@ -20,7 +20,7 @@ mod shared;
 
 pub use link::{LocalLinkId, LocalListener, UpgradableLink};
 
-use crate::forward::{forward, forward_clock, forward_provider, forward_transport};
+use crate::forward::{forward, forward_clock, forward_provider, forward_timer, forward_transport};
 use crate::objects::LinkProvider;
 use crate::secret::PskConfig;
 use crate::transport::{
@@ -155,6 +155,8 @@ where
     }
 
     // With calls for several links none of them moves ([`ShmTransport::may_be_local`]).
+    forward_timer! {}
+
     forward_transport! { UpgradableLink::carrier }
 }
 

@@ -71,6 +71,15 @@ fn connections(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut 
                 let seen = format!("called {} times; {} messages wait", peer.refused, peer.unsent);
                 (format!("{who} is refused by {}", to()), seen)
             }),
+            states::RESUMING if lasts => list.add(HangCause::Unreachable, pid, None, || {
+                let cause = format!(
+                    "{who} has lost its connection with {}, and has not reached it again for {}",
+                    to(),
+                    time(since)
+                );
+                let wait = peer.unsent;
+                (cause, format!("the connection is being resumed; {wait} messages wait for it"))
+            }),
             states::CONNECTING if view.serves() && analysis.calling.contains(&pid) => {}
             _ if lasts && is_connecting => list.add(HangCause::HalfMade, pid, None, || {
                 let cause = format!(

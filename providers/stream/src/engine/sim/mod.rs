@@ -327,13 +327,16 @@ fn ways() -> [LocalSettings; 7] {
 }
 
 /// Returns the settings of sockets per link, selected by seeds: one, or several from the first byte on
-/// or after some traffic.
-fn rails() -> [RailSettings; 3] {
+/// or after some traffic; and one or several of links surviving their loss.
+fn rails() -> [RailSettings; 5] {
     let usual = RailSettings::default();
     let several = RailSettings { streams: 4, threshold: 0, segment: 200, ..usual.clone() };
     let (threshold, window) = (3000, u64::MAX);
     let later = RailSettings { streams: 2, threshold, window, segment: 1500, ..usual.clone() };
-    [usual, several, later]
+    let (resume, segment) = (60, 300);
+    let single = RailSettings { resume, segment, ..usual.clone() };
+    let both = RailSettings { resume, retain: 900, ..several.clone() };
+    [usual, several, later, single, both]
 }
 
 /// Returns the parameters selected by seeds: for peers without a pre-shared key, for authenticated
@@ -640,7 +643,10 @@ mod tests {
 
     #[test]
     fn cut_between_two_nodes_ends_their_link_and_its_operations() {
-        let mut sim = RingSim::with(1, |plan, _| two(plan));
+        let mut sim = RingSim::with(1, |plan, world| {
+            two(plan);
+            world.settings = &choices()[0][0];
+        });
         sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
         sim.rounds(40);
         let (engine, acked) = (sim.engine(0).unwrap(), FI_COMPLETION | FI_DELIVERY_COMPLETE);

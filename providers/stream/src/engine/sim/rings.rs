@@ -11,6 +11,7 @@ use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
     TIMER_TOKEN, Transport, ZeroCopyLink, ZerocopyDone,
 };
+use faults::is_local;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
@@ -67,6 +68,10 @@ struct Pipe {
     exposed: [VecDeque<(u32, Vec<Exposed>)>; 2],
     done: [VecDeque<u32>; 2],
     calls: [u32; 2],
+    /// Ends with an established connection ([`ByteLink::made`]).
+    made: [bool; 2],
+    /// Bytes received by each end afterwards.
+    received: [usize; 2],
 }
 
 impl Pipe {
@@ -80,6 +85,8 @@ impl Pipe {
             exposed: Default::default(),
             done: Default::default(),
             calls: [0; 2],
+            made: [false; 2],
+            received: [0; 2],
         }
     }
 }
@@ -135,6 +142,8 @@ pub struct StreamWorld {
     pub(super) prompt: bool,
     /// One pair of nodes in so many is not of one host; 0: all are.
     pub(super) apart: usize,
+    /// Engines use calls for several links.
+    batched: bool,
     pipes: Vec<Option<Pipe>>,
     listeners: Vec<Option<SimListener>>,
     watches: Vec<EngineWatch>,
@@ -153,6 +162,7 @@ impl StreamWorld {
             random,
             prompt: false,
             apart: 0,
+            batched: false,
             pipes,
             listeners,
             watches,
@@ -284,40 +294,6 @@ impl StreamWorld {
         }
     }
 
-    /// Cuts a link between two addresses, if there is one: from each direction a part of the data
-    /// in flight is lost, and everything after it. If peers encrypt, bytes are sometimes changed in
-    /// transit before the disconnect. Returns true if there was a link.
-    pub(super) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
-        // A link's end that called has a port of its own.
-        let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
-        let ends = [host(one), host(other)];
-        let between = |pipe: &Pipe| {
-            let [from, to] = pipe.addrs.each_ref().map(host);
-            [from, to] == ends || [to, from] == ends
-        };
-        let mut any = false;
-        let encrypts = RingCursor::settings().secret.encrypts();
-        for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
-            if pipe.making == Making::Dialing {
-                pipe.making = Making::Refused;
-            }
-            let changed = (encrypts && self.random.one_in(2)).then(|| self.random.below(2));
-            for (side, direction) in pipe.directions.iter_mut().enumerate() {
-                let lost = direction.bytes.len() - direction.arrived;
-                if changed == Some(side) && lost > 0 {
-                    direction.change(&mut self.random);
-                    direction.end(Close::Fin);
-                    continue;
-                }
-                let remaining = direction.arrived + self.random.below(lost + 1);
-                direction.bytes.truncate(remaining);
-                direction.end(Close::Reset);
-            }
-            any = true;
-        }
-        any
-    }
-
     /// The time of the next timer or ordered visit of any engine.
     pub(in crate::engine) fn next_event(&self) -> Option<u64> {
         self.watches.iter().flat_map(|watch| [watch.timer, watch.flush_at]).flatten().min()
@@ -385,6 +361,7 @@ impl Rings {
     pub fn new(world: &Arc<Mutex<StreamWorld>>, batched: bool) -> Self {
         let batched = batched && !RingCursor::settings().secret.encrypts();
         let mut inside = look(world);
+        inside.batched |= batched;
         inside.watches.push(EngineWatch::default());
         let node = inside.watches.len() - 1;
         let (fds, wakeups) = (Arc::default(), Arc::default());
@@ -677,6 +654,9 @@ impl RingCursor {
                 }
             }
             direction.arrived -= taken;
+            if pipe.made[self.side] {
+                pipe.received[self.side] += taken;
+            }
             Ok(taken)
         })
     }
@@ -823,12 +803,11 @@ impl ByteLink for RingCursor {
 
     fn is_on_this_host(&self) -> bool {
         let apart = self.net.world().apart;
-        let node = |addr: &Addr| match addr.ip().map(|addr| addr.ip()) {
-            Ok(IpAddr::V4(ip)) => usize::from(ip.octets()[3]),
-            _ => 0,
-        };
-        let between = self.with(|pipe, _| pipe.addrs.iter().map(node).sum::<usize>());
-        apart == 0 || between % apart != 0
+        self.with(|pipe, _| is_local(&pipe.addrs, apart))
+    }
+
+    fn made(&self) {
+        self.with(|pipe, _| pipe.made[self.side] = true);
     }
 
     fn has_ended(&self) -> bool {
@@ -891,5 +870,6 @@ impl Drop for RingCursor {
     }
 }
 
+mod faults;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,78 @@
+//! Faults of links in the simulated world.
+use super::super::direction::Close;
+use super::{Making, Pipe, RingCursor, StreamWorld};
+use crate::transport::ByteLink;
+use ofi_provider::addr::Addr;
+use std::net::IpAddr;
+
+impl StreamWorld {
+    /// Cuts a link between two addresses, if there is one: from each direction a part of the data
+    /// in flight is lost, and everything after it. If peers encrypt, bytes are sometimes changed in
+    /// transit before the disconnect. Returns true if there was a link, unless the loss of all such
+    /// links has no effect on the connection.
+    pub(crate) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
+        // A link's end that called has a port of its own.
+        let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
+        let ends = [host(one), host(other)];
+        let between = |pipe: &Pipe| {
+            let [from, to] = pipe.addrs.each_ref().map(host);
+            [from, to] == ends || [to, from] == ends
+        };
+        let mut any = false;
+        let resume = RingCursor::settings().rails.resume > 0 && !self.batched;
+        let apart = self.apart;
+        let encrypts = RingCursor::settings().secret.encrypts();
+        for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
+            if pipe.making == Making::Dialing {
+                pipe.making = Making::Refused;
+            }
+            let changed = (encrypts && self.random.one_in(2)).then(|| self.random.below(2));
+            for (side, direction) in pipe.directions.iter_mut().enumerate() {
+                let lost = direction.bytes.len() - direction.arrived;
+                if changed == Some(side) && lost > 0 {
+                    direction.change(&mut self.random);
+                    direction.end(Close::Fin);
+                    continue;
+                }
+                let remaining = direction.arrived + self.random.below(lost + 1);
+                direction.bytes.truncate(remaining);
+                direction.end(Close::Reset);
+            }
+            let is_remote = !RingCursor::settings().local.enabled || !is_local(&pipe.addrs, apart);
+            // Before their first frames the ends have not agreed.
+            let first_frames = if encrypts { 250 } else { 80 };
+            let has_agreed = pipe.received.iter().all(|received| *received >= first_frames);
+            any |= !(resume && is_remote && has_agreed);
+        }
+        any
+    }
+
+    /// Resets the first link after so many bytes sent by its first end.
+    #[cfg(test)]
+    pub(crate) fn die_after(&mut self, position: usize) {
+        let Some(Some(pipe)) = self.pipes.first_mut() else { return };
+        let direction = &mut pipe.directions[0];
+        let before = direction.passed - direction.bytes.len();
+        direction.bytes.truncate(position.saturating_sub(before));
+        direction.arrived = direction.arrived.min(direction.bytes.len());
+        pipe.directions.iter_mut().for_each(|direction| direction.end(Close::Reset));
+    }
+
+    /// Takes all bytes on the way to an address out of the links.
+    #[cfg(test)]
+    pub(crate) fn take_all(&mut self, to: &Addr) {
+        for pipe in self.pipes.iter_mut().flatten().filter(|pipe| pipe.addrs[1] == *to) {
+            pipe.directions[0].bytes.clear();
+            pipe.directions[0].arrived = 0;
+        }
+    }
+}
+
+/// Returns true if the nodes with these addresses are on one host.
+pub(super) fn is_local(addrs: &[Addr; 2], apart: usize) -> bool {
+    let node = |addr: &Addr| match addr.ip().map(|addr| addr.ip()) {
+        Ok(IpAddr::V4(ip)) => usize::from(ip.octets()[3]),
+        _ => 0,
+    };
+    apart == 0 || addrs.iter().map(node).sum::<usize>() % apart != 0
+}

@@ -1,0 +1,243 @@
+//! Receiving of a link's byte stream over several sockets.
+use super::super::frame::{FrameHeader, FrameType, Hello, RailOffer};
+use super::super::reader::NextFrame;
+use super::{Rail, RailRequest, RailSet, RailState, bit};
+use crate::transport::ByteLink;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::malformed::{Malformed, Parsed, log_closing};
+
+/// Maximum parts of repeated bytes discarded by one search for the next frame.
+const DISCARDS_MAX: usize = 64;
+
+impl<L: ByteLink> RailSet<L> {
+    /// Receives bytes of the stream ([`ByteLink::recv`]).
+    pub(in crate::multi_rail) fn recv(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < dst.len() {
+            match self.recv_some(first, &mut dst[done..]) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) => {
+                    self.error.get_or_insert(error);
+                    break;
+                }
+            }
+        }
+        match self.error {
+            _ if done > 0 => Ok(done),
+            _ if self.has_ended() => Ok(0),
+            Some(error) => Err(error),
+            None => Err(self.over.and_then(Result::err).unwrap_or(Error::AGAIN)),
+        }
+    }
+
+    /// Returns true if the stream is read to its end.
+    fn has_ended(&self) -> bool {
+        match &self.resume {
+            Some(resume) if self.has_offered => resume.is_read_to_end(self.rx_offset),
+            _ if self.error.is_some() => false,
+            _ => self.over.unwrap_or(Ok(())).is_ok() && self.rails.iter().all(Rail::has_ended),
+        }
+    }
+
+    fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
+        let Some(at) = self.next_rail(first)? else { return Ok(0) };
+        let rail = &mut self.rails[at];
+        let received = rail.reader.receive(rail.link.as_ref().unwrap_or(first), dst);
+        let n = match received {
+            Ok(n) => n,
+            Err(error) => {
+                self.fail_rail(at, first, Err(error))?;
+                return Ok(0);
+            }
+        };
+        self.rx_offset += n as u64;
+        if n == 0 {
+            self.readable &= !bit(at);
+        }
+        let rail = &mut self.rails[at];
+        if rail.reader.is_between_frames() {
+            // The next frame of the stream may be on any socket.
+            self.early = 0;
+            if rail.reader.take_ack_request() {
+                if let Some(resume) = &mut self.resume {
+                    resume.want_ack(self.rx_offset);
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// Returns true if [`recv`](Self::recv) finds bytes read ahead, or zero-copy calls are done.
+    pub(in crate::multi_rail) fn has_staged(&self) -> bool {
+        self.calls.has_done()
+            || self.rails.iter().any(|rail| rail.reader.has_staged(self.rx_offset))
+    }
+
+    /// Returns the socket with the next frame of the stream. Reads the headers of possible sockets.
+    fn next_rail(&mut self, first: &L) -> Result<Option<usize>> {
+        let count = self.rails.len();
+        let reads_all = self.rails[self.last].reader.is_large();
+        let from = self.last;
+        for at in (from..count).chain(0..from) {
+            let is_read = reads_all || at == self.last || self.readable & bit(at) != 0;
+            if self.is_next(at, first, is_read)? {
+                self.last = at;
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns true if a socket has the next frame of the stream. `is_read`: it may be read.
+    fn is_next(&mut self, at: usize, first: &L, is_read: bool) -> Result<bool> {
+        self.early &= !bit(at);
+        if at > 0 && self.hello.is_none() {
+            // The first frame is on its way on the first socket.
+            self.early |= bit(at);
+            return Ok(false);
+        }
+        let mut discards = 0;
+        while self.rails[at].is_live() {
+            let rail = &mut self.rails[at];
+            match rail.reader.next().map_err(|why| reject(first, why))? {
+                NextFrame::Data(offset, _) if offset == self.rx_offset => return Ok(true),
+                NextFrame::Data(offset, _) if offset > self.rx_offset => {
+                    self.early |= bit(at);
+                    return Ok(false);
+                }
+                NextFrame::Data(offset, end) if self.resume.is_some() => {
+                    discards += 1;
+                    let len = end.min(self.rx_offset) - offset;
+                    if discards > DISCARDS_MAX || !self.discard(at, first, len)? {
+                        return Ok(false);
+                    }
+                }
+                NextFrame::Data(..) => {
+                    return Err(reject(first, Malformed("two frames have the same bytes")));
+                }
+                NextFrame::Control(header, payload) => {
+                    let handled = self.handle_control(at, first, &header, &payload);
+                    handled.map_err(|why| reject(first, why))?;
+                }
+                NextFrame::Incomplete => {
+                    if !is_read || !self.read_ahead(at, first)? {
+                        self.readable &= !bit(at);
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Discards bytes of a frame received before on another socket. Returns false if none have
+    /// arrived.
+    fn discard(&mut self, at: usize, first: &L, len: u64) -> Result<bool> {
+        let rail = &mut self.rails[at];
+        match rail.reader.discard(rail.link.as_ref().unwrap_or(first), len) {
+            Ok(n) => {
+                if rail.reader.is_between_frames() && rail.reader.take_ack_request() {
+                    if let Some(resume) = &mut self.resume {
+                        resume.want_ack(0);
+                    }
+                }
+                Ok(n > 0)
+            }
+            Err(error) => self.fail_rail(at, first, Err(error)).map(|()| false),
+        }
+    }
+
+    /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
+    fn read_ahead(&mut self, at: usize, first: &L) -> Result<bool> {
+        let rail = &mut self.rails[at];
+        let result = rail.reader.read_ahead(rail.link.as_ref().unwrap_or(first));
+        let has_ended = rail.reader.has_ended();
+        match result {
+            Ok(false) if has_ended => {
+                let is_unused = rail.state == RailState::Unconfirmed;
+                let is_early = self.is_resumable() && !self.has_ended();
+                if is_unused || is_early {
+                    self.lose_rail(at, first, Ok(()));
+                }
+                Ok(false)
+            }
+            Err(error) => self.fail_rail(at, first, Err(error)).map(|()| false),
+            result => result,
+        }
+    }
+
+    /// Handles a control frame received on socket `at`.
+    fn handle_control(
+        &mut self,
+        at: usize,
+        first: &L,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Parsed {
+        const UNEXPECTED: Malformed = Malformed("a frame of this kind is not expected here");
+        let is_unconfirmed = self.rails[at].state == RailState::Unconfirmed;
+        let may_resume = self.hello.is_some_and(|hello| hello.resume > 0);
+        match header.kind {
+            FrameType::Hello if at == 0 && self.hello.is_none() => {
+                let hello = Hello::parse(payload)?;
+                self.hello = Some(hello);
+                self.early = 0;
+                match &mut self.resume {
+                    Some(resume) if hello.resume > 0 => resume.set_peer(&hello),
+                    _ => self.give_up(),
+                }
+                Ok(())
+            }
+            _ if self.hello.is_none() => Err(Malformed("the first frame is of another kind")),
+            FrameType::Joined if is_unconfirmed => {
+                if self.resume.is_none() {
+                    self.open_rail(at, first);
+                }
+                Ok(())
+            }
+            FrameType::OfferRequest | FrameType::Offer if at == 0 => {
+                let (request, is_known) = match header.kind {
+                    FrameType::Offer => {
+                        (RailRequest::Offer(RailOffer::parse(payload)?), &mut self.has_offered)
+                    }
+                    _ => (RailRequest::OfferRequest, &mut self.has_requested),
+                };
+                if std::mem::replace(is_known, true) {
+                    return Err(Malformed("a request is repeated"));
+                }
+                self.requests.push(request);
+                Ok(())
+            }
+            FrameType::Ack | FrameType::AckRequest | FrameType::End if may_resume => {
+                self.handle_position(at, first, header)
+            }
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Handles a control frame with a position in the stream.
+    fn handle_position(&mut self, at: usize, first: &L, header: &FrameHeader) -> Parsed {
+        // After this end has given up they have no effect.
+        let Some(resume) = &mut self.resume else { return Ok(()) };
+        match header.kind {
+            FrameType::Ack => {
+                resume.acknowledge(header.offset)?;
+                self.calls.finish(header.offset);
+                if self.rails[at].state == RailState::Unconfirmed {
+                    self.open_rail(at, first);
+                }
+            }
+            FrameType::AckRequest => resume.want_ack(header.offset),
+            _ => resume.set_rx_end(header.offset, self.rx_offset)?,
+        }
+        Ok(())
+    }
+}
+
+/// Logs malformed frames of a peer. Returns the final error of the link.
+#[cold]
+fn reject<L: ByteLink>(first: &L, why: Malformed) -> Error {
+    log_closing(L::provider(), crate::transport::peer_of(first), why);
+    Error::IO
+}
