@@ -26,6 +26,7 @@ use crate::ring_layout::{CellKind, CopyRequest, INLINE, RingControl, RingReader,
 use crate::segment::{COPY_BUF, SharedSegment};
 use cells::{ZcopyDesc, exposed_word, prefetch};
 use core::cell::{Cell, OnceCell};
+use core::hint::spin_loop;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use exposed::ExposedBuffers;
@@ -40,6 +41,9 @@ const CHUNK: usize = 8192;
 /// Minimum size in bytes of an exposed buffer: reading smaller ones remotely costs more than
 /// copying them.
 const MIN_EXPOSED: usize = 4096;
+
+/// Maximum looks at a full ring of cells before a message is queued: about a microsecond.
+const CELL_LOOKS: u32 = 32;
 
 /// Bytes of a cell in the same cache line as its header word.
 const FIRST_LINE: usize = 56;
@@ -243,7 +247,7 @@ impl ShmChannel {
         if len > INLINE {
             return self.send_joined_bytes(head, body);
         }
-        if !self.writer.knows_cell() {
+        if !self.writer.knows_cell() && !self.wait_for_cell() {
             return false;
         }
         let number = self.writer.next_cell();
@@ -269,6 +273,18 @@ impl ShmChannel {
         self.writer.publish_short(cell, number, len);
         self.notify();
         true
+    }
+
+    /// Returns true if there is a free cell, now or after a short wait for a reader known to poll the
+    /// ring: it frees some soon, and a queued message costs more.
+    fn wait_for_cell(&self) -> bool {
+        for _ in 0..CELL_LOOKS {
+            match self.writer.has_cell(self.out()) {
+                Ok(false) if self.out().reader_looks(self.barriers.get()) => spin_loop(),
+                has_cell => return has_cell == Ok(true),
+            }
+        }
+        false
     }
 
     /// Notifies the peer's engine of new data if necessary. Always returns true, the result of its
