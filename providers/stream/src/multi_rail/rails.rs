@@ -98,6 +98,8 @@ pub(super) struct RailSet<L> {
     is_byte_withheld: bool,
     /// The last send awaits space on the full sockets.
     is_send_waiting: bool,
+    /// The current call of [`recv`](Self::recv) has received bytes.
+    has_received: bool,
     /// The socket of the last data frame.
     last: usize,
     /// Possibly readable sockets, and sockets without space.
@@ -175,6 +177,7 @@ impl<L: ByteLink> RailSet<L> {
             rx_offset: 0,
             is_byte_withheld: false,
             is_send_waiting: false,
+            has_received: false,
             last: 0,
             readable: 1,
             full: 0,

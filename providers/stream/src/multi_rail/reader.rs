@@ -41,9 +41,16 @@ pub(super) struct FrameReader {
     /// A data frame read to its end requests an acknowledgement.
     wants_ack: bool,
     has_ended: bool,
+    /// The last call of the socket returned fewer bytes than it could have.
+    is_drained: bool,
 }
 
 impl FrameReader {
+    /// Returns true if the last call left nothing in the socket: another one costs a system call
+    /// and finds only later bytes.
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_drained
+    }
     /// Returns true if the socket carries large frames.
     pub(super) fn is_large(&self) -> bool {
         self.is_large
@@ -109,6 +116,7 @@ impl FrameReader {
                 Ok(false)
             }
             Ok(n) => {
+                self.is_drained = self.end + n < most;
                 self.end += n;
                 Ok(true)
             }

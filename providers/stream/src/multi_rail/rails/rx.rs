@@ -13,10 +13,14 @@ impl<L: ByteLink> RailSet<L> {
     /// Receives bytes of the stream ([`ByteLink::recv`]).
     pub(in crate::multi_rail) fn recv(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
         let mut done = 0;
+        self.has_received = false;
         while done < dst.len() {
             match self.recv_some(first, &mut dst[done..]) {
                 Ok(0) => break,
-                Ok(n) => done += n,
+                Ok(n) => {
+                    done += n;
+                    self.has_received = true;
+                }
                 Err(error) => {
                     self.error.get_or_insert(error);
                     break;
@@ -119,6 +123,10 @@ impl<L: ByteLink> RailSet<L> {
                 NextFrame::Control(header, payload) => {
                     let handled = self.handle_control(at, first, &header, &payload);
                     handled.map_err(|why| reject(first, why))?;
+                }
+                // The caller returns the bytes received before.
+                NextFrame::Incomplete if self.has_received && rail.reader.is_drained() => {
+                    return Ok(false);
                 }
                 NextFrame::Incomplete => {
                     if !is_read || !self.read_ahead(at, first)? {
