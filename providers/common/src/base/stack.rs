@@ -31,6 +31,12 @@ fn has_address_sanitizer() -> bool {
     })
 }
 
+/// Looks up symbols needed by [`on_own_stack`], before its callers have little stack left: the search
+/// takes more than a kilobyte.
+pub fn prepare_own_stacks() {
+    has_address_sanitizer();
+}
+
 /// Does work on a stack of its own; on the caller's if there is no memory for one, or under AddressSanitizer.
 pub fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
     match OwnStack::new(StackUse::Calls) {

@@ -53,6 +53,7 @@ where
 {
     /// A net on another one.
     pub fn new(net: N) -> Self {
+        ofi_provider::stack::prepare_own_stacks();
         Self { net, host_peers: OnceCell::new() }
     }
 
