@@ -767,6 +767,7 @@ static void ordered(int rank)
 	uint64_t *b, *s;
 	enum { N = 300 };
 
+	ct_needs_order();
 	/* a message behind an atomic arrives behind it, a read sees its result, a fence waits for it */
 	open_atomic(&c, FI_FENCE);
 	b = ct_alloc(&c, 64);

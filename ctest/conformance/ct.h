@@ -351,6 +351,14 @@ static inline int ct_is_ip(void)
 	}
 	return known;
 }
+/* Reads, writes and large messages of several connections to a peer complete in any order. */
+static inline void ct_needs_order(void)
+{
+	const char *n = getenv("FI_OFI_RXM_NUM_MSG_EPS");
+
+	if (ct_is_rxm() && n && atoi(n) > 1)
+		SKIP("several connections to a peer keep no such order");
+}
 /* Sets a parameter of the provider under test, or of its cores: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm, and
  * FI_SHM_MAX_SAVED as well for lnx, which is tested over both. */
 static inline void ct_param(const char *name, const char *value)

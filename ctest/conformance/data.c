@@ -657,6 +657,8 @@ static void duplex(int rank, int tagged, size_t n, int count)
 	int posted = 0, sent = 0, done = 0;
 	struct fi_cq_tagged_entry e;
 
+	if (n > 16384)
+		ct_needs_order();
 	ct_open(&c, &o);
 	s = ct_alloc(&c, n * W);
 	r = ct_alloc(&c, n * W);

@@ -312,6 +312,7 @@ static void data_unread(int rank)
 	char *b;
 	int n = 0, notified = 0;
 
+	ct_needs_order();
 	if (!strncmp(ct_prov, "verbs", 5))
 		SKIP("each takes one of the receives posted there");
 	/* number of queue entries a utility provider takes of its core before it waits */
@@ -867,6 +868,7 @@ static void bursts(int rank)
 	size_t inject, want[N];
 	int raw;
 
+	ct_needs_order();
 	mr[0] = mr[1] = NULL;
 	ct_open(&c, &o);
 	inject = c.info->tx_attr->inject_size < 60 ? c.info->tx_attr->inject_size : 60;

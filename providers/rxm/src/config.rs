@@ -20,6 +20,9 @@ const MOST_BUFFER: usize = 1 << 30;
 /// Transmit size of the core's endpoints, when not set.
 pub(crate) const MSG_TX_SIZE: usize = 128;
 
+/// Maximum number of connections to a peer.
+const MAX_MSG_EPS: usize = 255;
+
 /// The largest queue of any kind.
 const MOST_SIZE: usize = 1 << 20;
 
@@ -53,6 +56,8 @@ pub(crate) struct RxmConfig {
     pub(crate) rescan: Option<bool>,
     /// Larger eager messages are sent from the application's buffer.
     pub(crate) direct_send: bool,
+    /// Number of connections to a peer.
+    pub(crate) num_msg_eps: usize,
     /// Number of processes (FI_UNIVERSE_SIZE).
     pub(crate) universe: Option<usize>,
     /// Each of the core's queues has its own wait descriptor: for a core named tcp, and for any
@@ -67,8 +72,9 @@ impl RxmConfig {
     /// half of them in any case.
     pub(crate) fn core_cq_size(&self, shared: bool) -> usize {
         let rx = self.rx_buffers(shared);
-        let rx = if shared { rx } else { rx.saturating_mul(self.universe.unwrap_or(256)) };
-        let tx = self.msg_tx_size.saturating_mul(self.universe.unwrap_or(0));
+        let conns = |peers: usize| peers.saturating_mul(self.num_msg_eps);
+        let rx = if shared { rx } else { rx.saturating_mul(conns(self.universe.unwrap_or(256))) };
+        let tx = self.msg_tx_size.saturating_mul(conns(self.universe.unwrap_or(0)));
         // More peers may come than there are said to be; each has one receive at least.
         let least = match self.universe {
             Some(_) if shared => 0,
@@ -161,12 +167,6 @@ pub(crate) fn config() -> &'static RxmConfig {
             c"enable_dyn_rbuf",
             c"no effect: messages come in packets, which are copied to where they belong",
         );
-        param::size(
-            prov,
-            c"num_msg_eps",
-            1,
-            c"no effect: one connection carries all transfers to a peer",
-        );
         RxmConfig {
             eager_limit,
             sar_limit,
@@ -230,6 +230,14 @@ pub(crate) fn config() -> &'static RxmConfig {
                 c"send larger packets from the application's buffer, without a copy",
             )
             .unwrap_or(true),
+            num_msg_eps: param::size(
+                prov,
+                c"num_msg_eps",
+                1,
+                c"number of connections to a peer, 1 to 255; with more than 1, reads and writes are \
+                  unordered, and messages and atomics are ordered only among themselves",
+            )
+            .clamp(1, MAX_MSG_EPS),
             universe: param::core_size(c"universe_size").filter(|size| *size > 0),
             wait_by_fd: {
                 let any = any_wait.unwrap_or(false);

@@ -69,6 +69,13 @@ const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 
+/// Orders kept with several connections to a peer: messages among themselves, and atomics.
+const SEVERAL_CONN_ORDERS: u64 = FI_ORDER_SAS
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
+
 const MAX_TX_SIZE: usize = 16384;
 const MAX_RX_SIZE: usize = 65536;
 const IOV_LIMIT: usize = 4;
@@ -186,6 +193,8 @@ fn offer(
         caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
         caps |= buffers.caps;
     }
+    let several = config.num_msg_eps > 1;
+    let orders = if several { SEVERAL_CONN_ORDERS } else { u64::MAX };
     let pmem_flags = if caps & FI_RMA_PMEM != 0 { FI_COMMIT_COMPLETE } else { 0 };
     let mut offer = OfferTemplate {
         protocol: FI_PROTO_RXM as u32,
@@ -194,7 +203,7 @@ fn offer(
         domain_caps: COMM_CAPS | ASKED_DOMAIN_CAPS,
         mode: buffers.mode,
         op_flags: [TX_OP_FLAGS | pmem_flags, RX_OP_FLAGS],
-        msg_order: [core_tx.msg_order, core_rx.msg_order],
+        msg_order: [core_tx.msg_order & orders, core_rx.msg_order & orders],
         inject_size: config.eager_limit,
         max_sizes: [MAX_TX_SIZE.max(config.tx_size), MAX_RX_SIZE.max(config.rx_size)],
         sizes: [config.tx_size, config.rx_size],
@@ -202,11 +211,12 @@ fn offer(
         rma_iov_limit: IOV_LIMIT.min(core_tx.rma_iov_limit),
         tclass: core_tx.tclass,
         max_msg_size: core_ep.max_msg_size,
-        max_order_sizes: [
-            core_ep.max_order_raw_size,
-            core_ep.max_order_war_size,
-            core_ep.max_order_waw_size,
-        ],
+        max_order_sizes: match several {
+            true => [0; 3],
+            false => {
+                [core_ep.max_order_raw_size, core_ep.max_order_war_size, core_ep.max_order_waw_size]
+            }
+        },
         mem_tag_format: TAG_FORMAT,
         shared_contexts: shared,
         max_contexts: contexts,

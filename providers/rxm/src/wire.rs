@@ -150,6 +150,8 @@ pub struct RxmConnReq {
     pub rx_size: u32,
     /// Identifier of the connection in packets to the connecting peer.
     pub conn_id: u64,
+    /// Index of the connection to the peer; 0 for the first.
+    pub index: u8,
     /// Contexts of the two ends of the connection.
     pub contexts: Contexts,
     /// The authorization key; empty if there is none.
@@ -194,6 +196,7 @@ impl RxmConnReq {
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
+        bytes[7] = self.index;
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         let kin = u64::from(kin(self.ours, self.multicast)) << KIN_SHIFT;
@@ -247,6 +250,7 @@ impl RxmConnReq {
             eager_limit: numbers.u32(8),
             rx_size: numbers.u32(12),
             conn_id: conn_id & !(0xff << KIN_SHIFT),
+            index: bytes[7],
             contexts,
             key: key.to_vec(),
             own: bytes[0] == OWN_CM_VERSION,

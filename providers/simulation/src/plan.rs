@@ -67,6 +67,8 @@ pub struct SimPlan {
     pub matched_is_received: bool,
     /// A delivery report of a message implies its receipt.
     pub delivered_is_received: bool,
+    /// Reads and writes are executed in the order of posting; else the nodes use fences.
+    pub ordered_accesses: bool,
 }
 
 impl SimPlan {
@@ -108,6 +110,7 @@ impl SimPlan {
             shares_memory: false,
             matched_is_received: false,
             delivered_is_received: false,
+            ordered_accesses: true,
         }
     }
 }

@@ -29,6 +29,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::fid::FidObject;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::reserved::ONLY_TAG;
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -88,6 +89,8 @@ pub struct Sim<W: SimWorld> {
     /// Messages reported to nodes with buffered receives and not claimed: the node, the message,
     /// the context of the report, and true if it has a tag.
     reported: Vec<(usize, OpId, usize, bool)>,
+    /// Pairs of nodes with writes to be followed by a fence, if they have no order.
+    unordered_writes: HashSet<(usize, usize)>,
 }
 
 pub(crate) fn context(id: OpId) -> Context {
@@ -143,7 +146,10 @@ impl<W: SimWorld> Sim<W> {
         let mut oracle = Oracle::new(plan.nodes);
         oracle.named_parts = plan.shape == NodeConfig::Shared;
         oracle.hostile = plan.hostile;
-        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle, reported: Vec::new() };
+        let (reported, unordered_writes) = (Vec::new(), HashSet::new());
+        let lives = 0;
+        let mut sim =
+            Self { world, plan, random, lives, nodes, oracle, reported, unordered_writes };
         (0..sim.plan.nodes).for_each(|node| sim.begin(node));
         sim
     }

@@ -5,9 +5,11 @@
 //! connection until it is established. A peer connecting by itself rejects the local request, and
 //! its own request establishes the connection; without one, this side tries again.
 use super::common::clock;
-use super::conn::{Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
+use super::conn::{Link, RxmConn, Token, Waiting, came_on, own_addr, packet_id, process_of};
 use super::core_objects::RxmCore;
 use super::ep::RxmEngineEp;
+use super::further::PeerSupport;
+use super::further_calls::{self, PROBE_PORT};
 use crate::provider::RXM;
 use crate::wire::{Accept, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
@@ -61,7 +63,7 @@ impl RxmEngineEp {
         }
     }
 
-    fn start_connect(&mut self, id: u32) -> Result {
+    pub(super) fn start_connect(&mut self, id: u32) -> Result {
         self.connects.started(id, self.conns.source(id));
         let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
@@ -72,13 +74,15 @@ impl RxmEngineEp {
         info.set_src_addr(source.as_deref())?;
         info.set_dest_addr(Some(&peer.to_bytes()))?;
         self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
+        let is_probe = self.conns[id].is_probe;
         let call = RxmConnReq {
-            port: self.identity.local.port(),
+            port: if is_probe { PROBE_PORT } else { self.identity.local.port() },
             flow_control: self.common.flow_control(),
             eager_limit: self.common.config.eager_limit as u32,
             rx_size: self.common.rx_buffers(self.core.as_ref().is_some_and(RxmCore::is_shared))
                 as u32,
             conn_id: self.conns.conn_id(id),
+            index: self.conns[id].index,
             contexts: self.context_index.to(self.peers[self.conns[id].peer].rx),
             key: self.identity.key.clone(),
             own: self.conns[id].own,
@@ -121,6 +125,9 @@ impl RxmEngineEp {
         if self.connects.has_queued() {
             self.call_next();
         }
+        if !self.conns.wanted.is_empty() {
+            further_calls::start_wanted(self);
+        }
     }
 
     /// Answers a peer's call.
@@ -161,6 +168,10 @@ impl RxmEngineEp {
         let addr = addr.identity();
         if !call.contexts.are_first() {
             self.context_called(info, addr, call);
+            return;
+        }
+        if call.index > 0 {
+            further_calls::answer(self, &info, &addr, &call);
             return;
         }
         let peer = self.peers.peer_at(self.av.as_deref(), addr.clone(), &mut self.matcher);
@@ -206,7 +217,7 @@ impl RxmEngineEp {
         self.accept_or_refuse(id, info, call);
     }
 
-    fn accept_or_refuse(&mut self, id: u32, info: &InfoBuf, call: &RxmConnReq) {
+    pub(super) fn accept_or_refuse(&mut self, id: u32, info: &InfoBuf, call: &RxmConnReq) {
         if !self.accept(id, info, call) {
             self.refuse(info, RejectReason::Unspecified);
         }
@@ -257,6 +268,11 @@ impl RxmEngineEp {
 
     fn connected(&mut self, id: u32, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.is_probe {
+            self.conns.probe_answered(id, PeerSupport::Unsupported);
+            self.ended(id, Error::CANCELED);
+            return;
+        }
         match conn.link {
             Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
@@ -283,7 +299,12 @@ impl RxmEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
         conn.retry.made();
+        let index = conn.index;
         self.conns.note_established();
+        if index > 0 {
+            ofi_provider::log!(&RXM, INFO, EP_CTRL, "made connection {index} to a peer");
+            self.conns.further_established(id);
+        }
         self.flush(id);
     }
 
@@ -291,6 +312,16 @@ impl RxmEngineEp {
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let refused = RejectReason::read(data);
+        if conn.first != 0 {
+            let refuses = refused == Some(RejectReason::Refused);
+            let support = if refuses { PeerSupport::Supported } else { PeerSupport::Unsupported };
+            match conn.is_probe {
+                true => self.conns.probe_answered(id, support),
+                false => self.conns.further_failed(id, refuses),
+            }
+            self.ended(id, error);
+            return;
+        }
         // The call is repeated in the version of connection data that either byte order
         // understands.
         let in_own = refused == Some(RejectReason::OtherOrder) && !conn.own;
@@ -353,9 +384,13 @@ impl RxmEngineEp {
         let link = std::mem::replace(&mut conn.link, Link::Ended);
         let source = u64::from(conn.name(id));
         if link != Link::Ended {
+            for further in self.conns.all_further(id) {
+                self.end(further, error);
+            }
             self.end_transfers(id, link, error);
         }
-        if self.parked.has_from(source) {
+        // Further connections may have the missing segments of messages.
+        if self.parked.has_from(source) || !self.conns.all_further(id).is_empty() {
             self.ending.push((id, error));
             return;
         }
@@ -364,7 +399,9 @@ impl RxmEngineEp {
 
     #[inline(never)]
     fn forget_conn(&mut self, id: u32, error: Error) {
+        self.conns.remove_further(id);
         let Some(mut conn) = self.conns.remove(id) else { return };
+        self.conns.drop_early(&mut conn);
         self.peers.detach(conn.peer, id);
         self.fetches.lose_messages_of(&mut self.matcher, &mut self.conns, (id, &mut conn), error);
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
@@ -406,7 +443,8 @@ impl RxmEngineEp {
         }
         let conn = &self.conns[id];
         self.past.add(&conn.sent, &conn.received);
-        if made && error != Error::CANCELED {
+        let is_first = conn.first == 0;
+        if made && is_first && error != Error::CANCELED {
             let peer = self.peers.get(peer).map(|peer| peer.addr.for_people());
             self.tx.note_lost(error, peer);
         }
@@ -434,17 +472,13 @@ impl RxmEngineEp {
         if ops > 0 {
             self.tx.fail_ops_of(&mut self.conns, id, error);
         }
-    }
-}
-
-/// Returns the address of this endpoint as known to a connecting peer.
-fn own_addr(local: &Addr, info: &InfoBuf) -> Addr {
-    let mut own = local.clone();
-    if own.is_any() {
-        let called = info.as_ref().src_addr().and_then(|addr| Addr::from_bytes(addr).ok());
-        if let Some(called) = called {
-            own.set_host(&called);
+        if !is_first && (self.tx.has_via(id) || self.fetches.has_via(id)) {
+            // The transfers end with the first connection.
+            let first = self.conns.first_of(id);
+            let open = |first: &u32| self.conns[*first].link != Link::Ended;
+            if let Some(first) = first.filter(open) {
+                self.end(first, error);
+            }
         }
     }
-    own
 }

@@ -1,6 +1,9 @@
 //! State of an endpoint's connection or connection attempt.
+use super::further::FurtherConns;
+use ofi_provider::addr::Addr;
 use ofi_provider::conn_arbiter::{ConnectBackoff, LocalConnState, ProcessInstance};
 use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
+use ofi_provider::info::InfoBuf;
 use ofi_provider::rx_matcher::{Envelope, Recv};
 use ofi_provider::slab::Slab;
 use ofi_provider::stats::{PeerSlot, TrafficCounter};
@@ -45,6 +48,14 @@ pub(crate) struct RxmConn {
     /// earlier connection with the same index. The number need not be hard to guess: the core
     /// reports the connection of a packet.
     pub(super) secret: u32,
+    /// Source of the first connection to the peer, if this is a further one with this index; 0 for a
+    /// first connection.
+    pub(super) first: u64,
+    pub(super) index: u8,
+    /// The connection attempt only probes the peer for the support of further connections.
+    pub(super) is_probe: bool,
+    /// Further connections to the peer of a first one, once there is a use for them.
+    pub(super) further: Option<Box<FurtherConns>>,
     /// Identifier of the connection in packets to the peer.
     pub(super) remote_id: u64,
     /// The peer's process, as the peer named it.
@@ -107,6 +118,10 @@ impl RxmConn {
             rx_wanted: FIRST_RX_BUFFERS,
             // The secret is 0 in neither byte order.
             secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
+            first: 0,
+            index: 0,
+            is_probe: false,
+            further: None,
             remote_id: 0,
             process: ProcessInstance::default(),
             retry: ConnectBackoff::default(),
@@ -181,6 +196,18 @@ pub(super) fn process_of(conn_id: u64) -> ProcessInstance {
 #[inline(always)]
 pub(super) fn names(conn_id: u64, source: u64) -> bool {
     u64::from(conn_id as u32) == source
+}
+
+/// Returns the address of this endpoint as known to a connecting peer.
+pub(super) fn own_addr(local: &Addr, info: &InfoBuf) -> Addr {
+    let mut own = local.clone();
+    if own.is_any() {
+        let called = info.as_ref().src_addr().and_then(|addr| Addr::from_bytes(addr).ok());
+        if let Some(called) = called {
+            own.set_host(&called);
+        }
+    }
+    own
 }
 
 /// Returns the connection of a received packet, as reported by the core; none if the connection is

@@ -31,6 +31,12 @@ pub(crate) struct RxmConns {
     stalled: Vec<u32>,
     /// Number of connections not established yet.
     unready: usize,
+    /// Further connections to be started: the source of their first one, and their index.
+    pub(super) wanted: Vec<(u64, usize)>,
+    /// Bytes of early segments.
+    pub(super) early_bytes: usize,
+    #[cfg(test)]
+    limit: Option<usize>,
 }
 
 impl Deref for RxmConns {
@@ -61,7 +67,17 @@ impl IndexMut<u32> for RxmConns {
 impl RxmConns {
     pub(super) fn new(common: Arc<Common>) -> Self {
         let (free, stalled) = (Vec::new(), Vec::new());
-        Self { common, conns: Slab::default(), free, stalled, unready: 0 }
+        Self {
+            common,
+            conns: Slab::default(),
+            free,
+            stalled,
+            unready: 0,
+            wanted: Vec::new(),
+            early_bytes: 0,
+            #[cfg(test)]
+            limit: None,
+        }
     }
 
     #[inline(always)]
@@ -99,6 +115,27 @@ impl RxmConns {
         if std::mem::take(&mut self.conns[id].stalled) {
             self.stalled.retain(|stalled| *stalled != id);
         }
+    }
+
+    /// Returns the number of connections to a peer.
+    #[inline(always)]
+    pub(super) fn num_msg_eps(&self) -> usize {
+        #[cfg(test)]
+        if let Some(limit) = self.limit {
+            return limit;
+        }
+        self.common.config.num_msg_eps
+    }
+
+    /// Limits the number of connections to a peer for one endpoint of a simulation.
+    #[cfg(test)]
+    pub(super) fn limit_to(&mut self, count: usize) {
+        self.limit = Some(count);
+    }
+
+    /// Returns true if the core can report the delivery of a transfer.
+    pub(super) fn core_delivers(&self) -> bool {
+        self.common.core_delivers
     }
 
     /// Returns true if connections are not established yet.
@@ -174,10 +211,11 @@ impl RxmConns {
 
     /// Returns the flags of a read or write, executed by the peer's core on arrival. While atomic
     /// operations wait for the peer's software, it must not overtake them (FI_ORDER_RAW,
-    /// FI_ORDER_WAW), so it gets a fence.
+    /// FI_ORDER_WAW), so it gets a fence. Several connections have no such order.
     #[inline]
     pub(super) fn behind_atomics(&self, conn: u32, flags: u64) -> u64 {
-        if self.conns[conn].atomics > 0 { flags | FI_FENCE } else { flags }
+        let ordered = self.num_msg_eps() == 1;
+        if ordered && self.conns[conn].atomics > 0 { flags | FI_FENCE } else { flags }
     }
 
     /// Returns true if responses on a connection belong to transfers already failed.
@@ -341,7 +379,7 @@ impl RxmConns {
         id: u32,
     ) -> Parsed<(RxmHeader, &'a [u8])> {
         let conn_id = RxmHeader::conn_id(packet).unwrap_or(0);
-        let (conn, source) = (&self.conns[id], self.source(id));
+        let (conn, source) = (&self.conns[id], self.named_by(id));
         if !conn.swapped && names(conn_id, source) {
             return RxmHeader::read(packet);
         }
@@ -365,12 +403,14 @@ impl RxmConns {
     pub(crate) fn peer_links(&self) -> fi_peer_links {
         let made = |conn: &&RxmConn| conn.link == Link::Connected;
         let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
+        let conns = conns.filter(|conn| conn.first == 0);
         count_links(conns.filter_map(|conn| conn.ep.as_ref()).map(CoreEndpoint::is_in_memory))
     }
 
-    /// Our number of a connection, as connection data have it.
+    /// Our number of a connection, as connection data have it: the number of the first connection to
+    /// the peer.
     pub(super) fn conn_id(&self, id: u32) -> u64 {
-        u64::from(process_id()) << 32 | self.source(id)
+        u64::from(process_id()) << 32 | self.named_by(id)
     }
 
     /// Closes the core's endpoint of a connection without any data sent yet.

@@ -10,6 +10,7 @@ use super::common::Common;
 use super::conn::{Partial, RxmConn, SegmentTarget, Token, Waiting};
 use super::conns::RxmConns;
 use super::pending::{PartialUnexpected, RendezvousGet, Report, Reports, RxmUnexpected};
+use super::transmit::is_end;
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader};
 use ofi_provider::abi::{FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_WRITE, FI_WRITE};
 use ofi_provider::api::{RecvOp, RemoteSegment, RemoteSegments};
@@ -19,7 +20,7 @@ use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::PeerTable;
 use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv, RxMatcher};
-use ofi_provider::slab::Slab;
+use ofi_provider::slab::{NONE, Slab};
 use std::sync::Arc;
 
 /// Messages of an endpoint being read from their senders, and messages to be reported.
@@ -30,6 +31,27 @@ pub(super) struct RxmFetches {
     reports: Reports,
 }
 
+impl RendezvousGet {
+    /// Returns the connection for the reads.
+    fn via(&mut self, conns: &mut RxmConns) -> u32 {
+        if self.via == NONE {
+            self.via =
+                if conns.get(self.conn).is_some() { conns.spread(self.conn) } else { self.conn };
+        }
+        self.via
+    }
+
+    /// Handles a failed read on a connection ended without an event yet: the first connection is
+    /// tried next.
+    fn leave_via(&mut self, error: Error) -> Error {
+        if self.via == self.conn || self.outstanding > 0 || !is_end(error) {
+            return error;
+        }
+        self.via = self.conn;
+        Error::AGAIN
+    }
+}
+
 impl RxmFetches {
     pub(super) fn new(common: Arc<Common>) -> Self {
         Self { common, fetches: Slab::default(), reports: Reports::new() }
@@ -38,6 +60,11 @@ impl RxmFetches {
     /// Returns the messages being read, each by its connection with its bytes.
     pub(super) fn sizes(&self) -> impl Iterator<Item = (u32, usize)> {
         self.fetches.iter().map(|(_, fetch)| (fetch.conn, fetch.wanted))
+    }
+
+    /// Returns true if messages are read over a further connection.
+    pub(super) fn has_via(&self, conn: u32) -> bool {
+        self.fetches.iter().any(|(_, fetch)| fetch.via == conn)
     }
 
     /// Returns true if messages wait to be reported.
@@ -205,10 +232,11 @@ impl RxmFetches {
         segment.len = segment.len.min(left);
         let len = segment.len as usize;
         let buf = common.domain.buffer(len, || common.key())?;
-        let link = conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
+        let via = fetch.via(conns);
+        let link = conns.get(via).and_then(|conn| conn.ep.as_ref());
         let link = link.ok_or(Error::NOTCONN)?;
         link.read_own(buf, &[segment], 0, Token::RendezvousGet(id).to_u64())
-            .map_err(|(error, _)| error)?;
+            .map_err(|(error, _)| fetch.leave_via(error))?;
         (fetch.next, fetch.asked, fetch.outstanding) = (next + 1, fetch.asked + len, 1);
         Ok(())
     }
@@ -409,9 +437,11 @@ impl RxmFetches {
             if domain.wants_local() {
                 regions = domain.register_recv(&part, FI_READ | FI_WRITE, || common.key())?;
             }
-            let link = conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
+            let via = fetch.via(conns);
+            let link = conns.get(via).and_then(|conn| conn.ep.as_ref());
             let link = link.ok_or(Error::NOTCONN)?;
-            link.read(&part, &regions, &[segment], 0, Token::RendezvousGet(id).to_u64())?;
+            link.read(&part, &regions, &[segment], 0, Token::RendezvousGet(id).to_u64())
+                .map_err(|error| fetch.leave_via(error))?;
             fetch.regions.append(&mut regions);
             fetch.outstanding += 1;
             fetch.asked += part.len();

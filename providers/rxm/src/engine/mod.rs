@@ -14,6 +14,8 @@ mod contexts;
 mod core_objects;
 mod ep;
 mod fetches;
+mod further;
+mod further_calls;
 mod parked;
 mod pending;
 mod progress;
@@ -21,6 +23,7 @@ mod rx;
 mod shared_rx;
 #[cfg(test)]
 mod sim;
+mod spread;
 mod stats;
 mod transmit;
 mod tx;

@@ -12,6 +12,7 @@ use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::reserved::{INTERNAL_OP, ONLY_TAG};
 use ofi_provider::rx_matcher::{self, Envelope, Recv};
+use ofi_provider::slab::NONE;
 use std::collections::{HashMap, VecDeque};
 
 /// Memory limit of buffered messages of one endpoint, or of all endpoints sharing their receives.
@@ -100,6 +101,8 @@ pub(super) struct RendezvousGet {
     pub(super) conn: u32,
     pub(super) header: RxmHeader,
     pub(super) segments: RemoteSegments,
+    /// Connection for the reads; [`NONE`] before the first one.
+    pub(super) via: u32,
     /// Next segment to read, and the number of bytes requested.
     pub(super) next: usize,
     pub(super) asked: usize,
@@ -130,6 +133,7 @@ impl RendezvousGet {
             conn,
             header,
             segments,
+            via: NONE,
             next: 0,
             asked: 0,
             wanted,
@@ -205,6 +209,8 @@ pub(super) struct RxmMessage {
     /// Bytes sent in segments, and the number of these segments.
     pub(super) sent: usize,
     pub(super) segments: u32,
+    /// Number of the segmented message, if segments of several may arrive in any order.
+    pub(super) number: u32,
 }
 
 impl RxmMessage {
@@ -256,6 +262,8 @@ pub(super) enum PendingSteps {
 #[derive(Debug)]
 pub(crate) struct TxOp {
     pub(super) conn: u32,
+    /// Connection for the parts without an order, chosen at the first of them; [`NONE`] before.
+    pub(super) via: u32,
     pub(super) context: Context,
     /// The flags of the completion entry.
     pub(super) flags: u64,
@@ -291,6 +299,7 @@ impl TxOp {
         let report = flags & FI_COMPLETION != 0;
         Self {
             conn,
+            via: NONE,
             context,
             flags: kind | (flags & INTERNAL_OP),
             len: 0,

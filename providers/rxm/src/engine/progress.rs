@@ -71,7 +71,7 @@ impl RxmEngineEp {
         }
         self.since_look += read;
         self.idle_iterations = if read == 0 { self.idle_iterations + 1 } else { 0 };
-        let hurry = self.conns.has_unready() || self.look_now;
+        let hurry = self.conns.has_unready() || self.look_now || !self.conns.wanted.is_empty();
         if hurry
             || self.idle_iterations >= IDLE_ITERATIONS
             || self.since_look >= self.common.config.cq_eq_fairness
@@ -150,7 +150,7 @@ impl RxmEngineEp {
                 self.last_end_look = now;
                 self.tx.fail_ended(&mut self.conns, now);
             }
-        } else if !self.conns.has_unready() && !self.look_now {
+        } else if !self.conns.has_unready() && !self.look_now && self.conns.wanted.is_empty() {
             return;
         }
         self.look_now = false;
@@ -172,10 +172,12 @@ impl RxmEngineEp {
         }
         // A transfer for which the core has no room goes on when one before it completes; but an
         // injected transfer gives no entry when it completes.
-        let will_wake = |id: &u32| {
+        let has_transfers = |id: &u32| {
             let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
             ep.is_none_or(|ep| ep.has_transfers())
         };
+        let will_wake =
+            |id: &u32| has_transfers(id) || self.conns.all_further(*id).iter().any(has_transfers);
         if !self.conns.stalled().iter().all(will_wake) {
             return false;
         }

@@ -12,7 +12,7 @@ use super::pending::{
 };
 use crate::provider::RXM;
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments};
-use ofi_provider::abi::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::Error;
 use ofi_provider::heap;
@@ -23,6 +23,9 @@ use ofi_provider::slab::NONE;
 /// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
 /// have the rest of [`MAX_UNEXPECTED`].
 const MAX_OF_UNKNOWN_PEERS: usize = MAX_UNEXPECTED / 4 * 3;
+
+/// Memory limit in bytes of early segments of an unknown peer.
+const MAX_EARLY_OF_UNKNOWN_PEERS: usize = 16 << 20;
 
 const TOO_MUCH: Malformed =
     Malformed("a stranger's messages that no receive waits for are too many");
@@ -167,6 +170,8 @@ impl RxmEngineEp {
                 return Some(buf);
             }
         };
+        let came = id;
+        let Some(id) = self.conns.first_of(came) else { return Some(buf) };
         let result = match header.kind {
             PacketKind::Eager => {
                 let envelope = match self.conns.envelope(&self.matcher, &header, id) {
@@ -210,7 +215,14 @@ impl RxmEngineEp {
                 }
                 Ok(())
             }
-            PacketKind::Segment => self.segment(id, &header, payload),
+            PacketKind::Segment => {
+                let mut result = self.segment(id, &header, payload);
+                while result.is_ok() {
+                    let Some(next) = self.conns.take_early(id, header.msg_id) else { break };
+                    result = self.segment(id, &next.header, &next.payload);
+                }
+                result
+            }
             PacketKind::RndvRequest => self.announcement(id, &header, payload),
             PacketKind::RndvReadDone | PacketKind::RndvWriteTo | PacketKind::AtomicResponse
                 if self.conns.is_given_up(id) =>
@@ -230,7 +242,7 @@ impl RxmEngineEp {
             PacketKind::RndvWriteDone => {
                 self.fetches.written(&mut self.matcher, &mut self.conns, id, &header)
             }
-            PacketKind::Credit => self.conns.granted(id, header.ctrl_data),
+            PacketKind::Credit => self.conns.granted(came, header.ctrl_data),
             PacketKind::Atomic => self.atomic_came(id, &header, payload),
             PacketKind::AtomicResponse => {
                 let known = self.tx.answered(&mut self.conns, id, &header, payload);
@@ -248,6 +260,7 @@ impl RxmEngineEp {
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
+        let conn = self.conns.first_of(conn).unwrap_or(conn);
         let peer = self.peers.get(of.peer).map(|peer| &peer.addr);
         malformed::log_closing(&RXM, peer, why);
         self.ended(conn, Error::PROTO);
@@ -267,6 +280,11 @@ impl RxmEngineEp {
 
     /// Handles a segment of a message.
     fn segment(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
+        if self.conns.is_early(id, header) {
+            let is_unknown = self.peers.name_of(self.conns[id].peer) == FI_ADDR_NOTAVAIL;
+            let most = if is_unknown { MAX_EARLY_OF_UNKNOWN_PEERS } else { MAX_UNEXPECTED };
+            return self.conns.buffer_early(id, header, payload, most);
+        }
         let envelope = self.conns.envelope(&self.matcher, header, id)?;
         let queue = envelope.queue();
         let part = header.part();

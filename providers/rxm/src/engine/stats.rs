@@ -121,6 +121,10 @@ impl RxmEngineEp {
         let mut moved = 0;
         for id in begin..end {
             let Some(conn) = self.conns.get_mut(id as u32) else { continue };
+            if conn.first != 0 {
+                // The first connection to the peer counts its traffic.
+                continue;
+            }
             let left = |waiting: &Waiting| match waiting {
                 Waiting::Op(op) => match self.tx.get(*op).map(|op| &op.todo) {
                     Some(PendingSteps::Send(message)) => (message.buf.len() - message.sent) as u64,

@@ -8,9 +8,9 @@ use crate::wire::{
     self, HEADER_LEN, PacketKind, RxmHeader, SEGMENTS_LEN, SegmentPart, read_answer, write_segments,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL,
-    FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_SEND, FI_TAGGED,
-    FI_TRANSMIT_COMPLETE, FI_WRITE,
+    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_INJECT_COMPLETE,
+    FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{Bindings, RemoteSegment, RemoteSegments, SendOp};
 use ofi_provider::buf::SendBuf;
@@ -21,7 +21,7 @@ use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::{INTERNAL_OP, TIMED};
-use ofi_provider::slab::Slab;
+use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::stats::{EndpointErrors, EndpointStats, TransferTimes};
 use std::ops::{Deref, Index, IndexMut};
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub(crate) struct RxmTransmit {
     /// Reported errors and lost connections, and durations of transfers, for the statistics page.
     errors: EndpointErrors,
     times: TransferTimes,
+    /// Number of the last message in segments, if they may arrive in any order.
+    segmented: u32,
 }
 
 impl Deref for RxmTransmit {
@@ -75,6 +77,11 @@ impl IndexMut<u32> for RxmTransmit {
     }
 }
 
+/// Returns true if an error of the core means the end of the connection.
+pub(super) fn is_end(error: Error) -> bool {
+    matches!(error, Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET)
+}
+
 impl RxmTransmit {
     pub(super) fn new(common: Arc<Common>) -> Self {
         Self {
@@ -83,6 +90,7 @@ impl RxmTransmit {
             completions: TxCompletions::default(),
             errors: EndpointErrors::default(),
             times: TransferTimes::default(),
+            segmented: 0,
         }
     }
 
@@ -217,24 +225,60 @@ impl RxmTransmit {
                 self.advance_delivery(conns, id)
             }
             PendingSteps::WriteCopy { bytes, to, data, flags } => {
-                let conn = &conns[self.ops[id].conn];
-                let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
+                let conn = self.via(conns, id);
+                let flags = self.write_level(flags);
+                let Some(link) = &conns[conn].ep else { return Err(Error::NOTCONN) };
                 let token = Token::Rma(id).to_u64();
                 link.write_own(bytes, to.as_slice(), data, flags, token).map_err(
                     |(error, bytes)| {
                         self.ops[id].todo = PendingSteps::WriteCopy { bytes, to, data, flags };
-                        error
+                        self.leave_via(id, error)
                     },
                 )
             }
             todo => {
                 let result = self.advance_rma(conns, id, &todo);
+                let result = result.map_err(|error| self.leave_via(id, error));
                 if let (Err(_), Some(op)) = (result, self.ops.get_mut(id)) {
                     op.todo = todo;
                 }
                 result
             }
         }
+    }
+
+    /// Returns the connection for the parts of a transfer without an order.
+    fn via(&mut self, conns: &mut RxmConns, id: u32) -> u32 {
+        let op = &mut self.ops[id];
+        if op.via == NONE {
+            op.via = conns.spread(op.conn);
+        }
+        op.via
+    }
+
+    /// Returns the flags of a write. With several connections it completes after the peer has
+    /// performed it: nothing on another connection then overtakes it.
+    fn write_level(&self, flags: u64) -> u64 {
+        match self.common.config.num_msg_eps > 1 && self.common.core_delivers {
+            true => flags & !FI_INJECT_COMPLETE | FI_DELIVERY_COMPLETE,
+            false => flags,
+        }
+    }
+
+    /// Handles a failed start of a transfer on a connection ended without an event yet: the first
+    /// connection is tried next.
+    fn leave_via(&mut self, id: u32, error: Error) -> Error {
+        let op = &mut self.ops[id];
+        if op.via == op.conn || !is_end(error) {
+            return error;
+        }
+        op.via = op.conn;
+        Error::AGAIN
+    }
+
+    /// Returns true if transfers use a further connection.
+    pub(super) fn has_via(&self, conn: u32) -> bool {
+        self.ops.iter().any(|(_, op)| op.via == conn)
     }
 
     /// Sends a packet, complete except for the connection's number.
@@ -324,9 +368,10 @@ impl RxmTransmit {
         token: Token,
     ) -> Result {
         let mut buf = conns.buffer()?;
-        let conn = &conns[self.ops[id].conn];
-        let Some(link) = &conn.ep else { return Err(Error::NOTCONN) };
-        header.conn_id = conn.remote_id;
+        let op = &self.ops[id];
+        let via = if from == 0 || op.via == NONE { op.conn } else { op.via };
+        let Some(link) = &conns[via].ep else { return Err(Error::NOTCONN) };
+        header.conn_id = conns[op.conn].remote_id;
         header.write(&mut buf);
         let total = HEADER_LEN + len;
         // The core delivers in order: of a message in segments the last one is enough.
@@ -369,6 +414,11 @@ impl RxmTransmit {
         let (len, most) = (message.buf.len(), self.common.config.eager_limit);
         if message.sent == 0 {
             ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes in segments of {most}");
+            if conns.num_msg_eps() > 1 {
+                // The number of the transfer may be reused while segments are on their way.
+                self.segmented = self.segmented.wrapping_add(1);
+                message.number = self.segmented;
+            }
         }
         while message.sent < len {
             let part = (len - message.sent).min(most);
@@ -380,8 +430,12 @@ impl RxmTransmit {
             let mut header = message.header(PacketKind::Segment);
             header.seg_size = part as u16;
             header.seg_no = message.segments;
-            header.msg_id = u64::from(id);
+            header.msg_id = u64::from(message.number) << 32 | u64::from(id);
             header.ctrl_data = which as u64;
+            if message.sent > 0 && !message.deliver {
+                // The delivery of the last segment proves that of all only on one connection.
+                self.via(conns, id);
+            }
             if let Err(error) =
                 self.send_part(conns, id, &message, header, message.sent, part, Token::Segment(id))
             {
@@ -476,7 +530,10 @@ impl RxmTransmit {
             if common.domain.wants_local() {
                 regions = common.domain.register_send(&part, FI_WRITE, || common.key())?;
             }
-            let Some(link) = &conns[op.conn].ep else { return Err(Error::NOTCONN) };
+            let via = self.via(conns, id);
+            // The packet reporting the end takes the first connection.
+            let level = self.write_level(level);
+            let Some(link) = &conns[via].ep else { return Err(Error::NOTCONN) };
             let token = Token::Deliver(id).to_u64();
             link.write(&part, &regions, &[segment], 0, level, token)?;
             let op = &mut self.ops[id];
@@ -505,7 +562,7 @@ impl RxmTransmit {
         todo: &PendingSteps,
     ) -> Result {
         let common = self.common.clone();
-        let conn = self.ops[id].conn;
+        let conn = self.via(conns, id);
         let local = common.domain.wants_local();
         if local && self.ops[id].regions.is_empty() {
             self.ops[id].regions = match todo {
@@ -524,7 +581,8 @@ impl RxmTransmit {
         match todo {
             PendingSteps::Read { buf, from } => link.read(buf, regions, from.as_slice(), 0, token),
             PendingSteps::Write { buf, to, data, flags } => {
-                link.write(buf, regions, to.as_slice(), *data, *flags, token)
+                let flags = self.write_level(*flags);
+                link.write(buf, regions, to.as_slice(), *data, flags, token)
             }
             _ => Ok(()),
         }
@@ -643,6 +701,7 @@ impl RxmTransmit {
             notified: op.flags & FI_MATCH_COMPLETE != 0 || processed,
             sent: 0,
             segments: 0,
+            number: 0,
         };
         let ready = conns.may_go(conn, op.flags);
         if ready && tagged && !conns.knows(conn, op.flags, op.tag) {

@@ -241,7 +241,7 @@ impl RxmEngineEp {
             self.ended(conn, Error::CONNRESET);
             return Ok(());
         }
-        op.conn = NONE;
+        (op.conn, op.via) = (NONE, NONE);
         let answered = op.answer.is_some();
         let of = &mut self.conns[conn];
         (of.ops, of.atomics) = (of.ops - 1, of.atomics - usize::from(answered));

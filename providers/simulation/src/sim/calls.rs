@@ -146,6 +146,8 @@ impl<W: SimWorld> Sim<W> {
         let Some((to, _, dest)) = self.known(node, true) else { return };
         let id = self.oracle.next();
         let (mut flags, reports) = self.op_flags();
+        let written = !self.plan.ordered_accesses && self.unordered_writes.contains(&(node, to));
+        flags |= if written { FI_FENCE } else { 0 };
         let fenced = flags & FI_FENCE != 0;
         let len = self.size().min(WINDOW);
         let at = self.random.below(WINDOW - len + 1);
@@ -167,6 +169,7 @@ impl<W: SimWorld> Sim<W> {
                 let buf = bytes_to_send(&bytes);
                 let result = ep.write(WriteOp { buf, remote, dest, context, data, flags });
                 if self.is_taken(node, result) {
+                    self.unordered_writes.insert((node, to));
                     self.oracle.wrote(node, to, at, &bytes);
                     if reported {
                         self.oracle.notifies(node, to, data);
@@ -183,6 +186,9 @@ impl<W: SimWorld> Sim<W> {
                 let buf = space_to_receive(&mut bytes);
                 let result = ep.read(ReadOp { buf, remote, src: dest, context, flags });
                 if self.is_taken(node, result) {
+                    if fenced {
+                        self.unordered_writes.remove(&(node, to));
+                    }
                     let expect = self.oracle.expect(node, to, at, len);
                     let oracle_op = OracleOp::Read { to, at, expect, any: vec![false; len] };
                     self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);

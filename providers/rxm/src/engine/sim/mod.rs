@@ -71,6 +71,7 @@ fn draw_config(random: &mut SimRandom) -> RxmConfig {
     config.eager_limit = eager_limit;
     config.sar_limit = eager_limit * random.pick(&[0, 1, 4, 8]);
     config.comp_per_progress = random.pick(&[1, 4, 16]);
+    config.num_msg_eps = random.pick(&[1, 1, 2, 4]);
     config.use_srx = random.pick(&[None, Some(true), Some(false)]);
     config.msg_tx_size = random.pick(&[2, 16, 128]);
     config.msg_rx_size = random.pick(&[None, Some(2), Some(8), Some(64)]);
@@ -145,6 +146,7 @@ impl SimWorld for OverWires {
         // Where receives are buffered it has met one when it is reported.
         plan.matched_is_received = !self.config.rndv_write && plan.shape != NodeConfig::Buffered;
         plan.delivered_is_received = false;
+        plan.ordered_accesses = self.config.num_msg_eps == 1;
         self.world().plan = self.wires;
         HERE.set(Some(self.world.clone()));
     }
@@ -516,6 +518,97 @@ fn telling_of_receives_comes_to_an_end_however_few_there_are() {
             (world.config.use_srx, world.config.msg_rx_size) = (Some(false), Some(size));
         };
         seeds::attempt(seed, |seed| WireSim::with(seed, change).run());
+    }
+}
+
+/// Segments, and payload read or written, take the further connections, of either side's making.
+#[test]
+fn large_messages_use_further_connections() {
+    for (seed, count) in (0..40).zip([1, 2, 4].into_iter().cycle()) {
+        let mut sim = WireSim::with(seed, |plan, world| {
+            two(plan, NodeConfig::Single);
+            (plan.tx_size, world.core.counted) = (64, false);
+            let config = &mut world.config;
+            (config.num_msg_eps, config.eager_limit, config.sar_limit) = (count, 256, 2000);
+        });
+        let mut sent = Vec::new();
+        for round in 0..20 {
+            let (len, from) = ([1000, 5000][round / 2 % 2], round % 2);
+            let receive = sim.receive_now((1 - from, 0), len);
+            let message = sim.send_immediately(from, (1 - from, 0), len, FI_COMPLETION);
+            sent.push((receive, message, len));
+            while !sim.is_over(message) {
+                sim.rounds(1);
+                sim.read(from, usize::MAX);
+            }
+        }
+        sim.settle();
+        for (receive, message, len) in sent {
+            assert!(sim.holds(receive, message, len), "seed {seed}");
+        }
+        for node in 0..2 {
+            let engine = sim.engine(node).unwrap();
+            let conns = engine.lock().eps.iter().map(|(_, ep)| ep.conns.len()).sum::<usize>();
+            assert_eq!(conns, count, "seed {seed}");
+        }
+        sim.end_all();
+    }
+}
+
+/// A peer of another library is probed before the first request for a further connection.
+#[test]
+fn other_libraries_are_probed_for_further_connections() {
+    for seed in 0..20 {
+        let mut sim = WireSim::with(seed, |plan, world| {
+            two(plan, NodeConfig::Single);
+            (plan.tx_size, world.core.counted) = (64, false);
+            let config = &mut world.config;
+            (config.num_msg_eps, config.eager_limit, config.sar_limit) = (2, 256, 2000);
+        });
+        for (round, conns) in [1, 1, 2, 2].into_iter().enumerate() {
+            let receive = sim.receive_now((1, 0), 100 + round * 900);
+            let message = sim.send_immediately(0, (1, 0), 100 + round * 900, FI_COMPLETION);
+            sim.settle();
+            assert!(sim.is_over(message) && sim.holds(receive, message, 100 + round * 900));
+            let engine = sim.engine(0).unwrap();
+            for (_, ep) in engine.lock().eps.iter_mut() {
+                assert_eq!(ep.conns.len(), conns, "seed {seed}, round {round}");
+                let ids = ep.conns.indices(|_| true);
+                ids.into_iter().for_each(|id| ep.conns[id].ours = false);
+            }
+        }
+        sim.end_all();
+    }
+}
+
+#[test]
+fn peer_with_fewer_connections_is_not_called_again() {
+    for seed in 0..20 {
+        let mut sim = WireSim::with(seed, |plan, world| {
+            two(plan, NodeConfig::Single);
+            (plan.tx_size, world.core.counted) = (64, false);
+            let config = &mut world.config;
+            (config.num_msg_eps, config.eager_limit, config.sar_limit) = (4, 256, 2000);
+        });
+        // The other node knows the first connection only.
+        sim.engine(1).unwrap().lock().eps.iter_mut().for_each(|(_, ep)| ep.conns.limit_to(1));
+        for _ in 0..20 {
+            let receive = sim.receive_now((1, 0), 1000);
+            let message = sim.send_immediately(0, (1, 0), 1000, FI_COMPLETION);
+            sim.settle();
+            assert!(sim.is_over(message) && sim.holds(receive, message, 1000), "seed {seed}");
+        }
+        let engine = sim.engine(0).unwrap();
+        let mut state = engine.lock();
+        for (_, ep) in state.eps.iter_mut() {
+            assert_eq!(ep.conns.len(), 1, "seed {seed}");
+            let first = ep.conns.indices(|_| true)[0];
+            (0..10).for_each(|_| assert_eq!(ep.conns.spread(first), first));
+            assert!(ep.conns.wanted.is_empty(), "seed {seed}");
+        }
+        drop(state);
+        drop(engine);
+        sim.end_all();
     }
 }
 
