@@ -350,9 +350,13 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     }
 
     fn is_silent(&self, now: Instant) -> bool {
-        let mut is_any = self.first.is_silent(now);
-        self.for_others(|rail| is_any |= rail.is_silent(now));
-        is_any
+        match self.framed() {
+            None => self.first.is_silent(now),
+            Some(framed) => {
+                let fail = |rails: &mut RailSet<L>| rails.fail_silent(&self.first, now);
+                framed.with_rails(&self.first, fail).is_err()
+            }
+        }
     }
 
     fn probe(&self) {

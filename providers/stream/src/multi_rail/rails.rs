@@ -11,6 +11,7 @@ use crate::transport::{ByteLink, LinkRecovery, ZerocopyDone};
 use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::{Error, Result};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Maximum number of sockets of a link.
 pub(super) const RAILS_MAX: usize = RailSettings::MAX;
@@ -552,6 +553,18 @@ impl<L: ByteLink> RailSet<L> {
             return outcome;
         }
         self.lose_rail(at, first, outcome);
+        Ok(())
+    }
+
+    /// Handles sockets without acknowledgements of the peer's system. Fails if the link cannot go on.
+    #[cold]
+    pub(super) fn fail_silent(&mut self, first: &L, now: Instant) -> Result {
+        for at in 0..self.rails.len() {
+            let rail = &self.rails[at];
+            if rail.is_live() && rail.link.as_ref().unwrap_or(first).is_silent(now) {
+                self.fail_rail(at, first, Err(Error::TIMEDOUT))?;
+            }
+        }
         Ok(())
     }
 
