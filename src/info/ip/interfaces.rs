@@ -106,16 +106,14 @@ impl From<Error> for NoInterface {
 }
 
 impl Interfaces {
-    /// Creates the interfaces of a user's choice. Their cards have PCI addresses only on request.
+    /// Creates the interfaces of a user's choice. Their cards are described only on request.
     pub fn new(choice: InterfaceChoice, has_pci: bool) -> Self {
         Self { choice, has_pci, ..Self::default() }
     }
 
     /// Returns the card of an interface with these properties.
     fn card(&self, properties: &LinkProperties) -> Option<Nic> {
-        let mut nic = properties.nic.clone()?;
-        nic.pci = nic.pci.filter(|_| self.has_pci);
-        Some(nic)
+        properties.nic.clone().filter(|_| self.has_pci)
     }
 
     /// Fails with a message for the user if the choice is malformed.
