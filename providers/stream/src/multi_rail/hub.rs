@@ -290,7 +290,6 @@ impl<N: Transport> RailHub<N> {
                 TokenKind::Dialing => self.advance_dialing(net, number, events),
             }
         }
-        events.append(&mut self.queued.borrow_mut());
         if !self.pending.borrow().is_empty() || !self.dialing.borrow().is_empty() {
             self.expire(net);
         }
@@ -298,7 +297,8 @@ impl<N: Transport> RailHub<N> {
             self.resume_listeners(net);
         }
         self.check_links(now, events);
-        self.redial_links(net, now, events);
+        self.redial_links(net, now);
+        events.append(&mut self.queued.borrow_mut());
         timer.set_own(net, self.next_time());
         self.report_staged(events);
     }
@@ -650,7 +650,6 @@ impl<N: Transport> RailHub<N> {
         if is_rejected || (is_final && redial.refused(self.shared.now())) {
             drop(links);
             self.give_up(number, &"it is gone");
-            events.append(&mut self.queued.borrow_mut());
         }
     }
 

@@ -99,11 +99,11 @@ impl<L: ByteLink> FramedLink<L> {
             return;
         }
         self.request.set(RequestState::Done);
-        if settings.count() < 2 {
-        } else if rails.has_offer() {
-            self.push_request(HubRequest::Dial);
-        } else {
-            rails.push_control(&offer_request());
+        if settings.count() > 1 {
+            match rails.has_offer() {
+                true => self.push_request(HubRequest::Dial),
+                false => rails.push_control(&offer_request()),
+            }
         }
     }
 

@@ -161,9 +161,9 @@ fn bit(at: usize) -> RailBits {
     1 << at
 }
 
-/// Returns the link of a live socket.
-fn link_of<'a, L>(rail: &'a Rail<L>, first: &'a L) -> &'a L {
-    rail.link.as_ref().unwrap_or(first)
+/// Returns the link of a live socket, by its own one: the first socket has none.
+fn link_of<'a, L>(own: &'a Option<L>, first: &'a L) -> &'a L {
+    own.as_ref().unwrap_or(first)
 }
 
 impl<L: ByteLink> RailSet<L> {
@@ -290,10 +290,14 @@ impl<L: ByteLink> RailSet<L> {
         std::mem::take(&mut self.changes)
     }
 
+    /// Returns the number of the first open socket.
+    fn first_open(&self) -> Option<usize> {
+        self.rails.iter().position(|rail| rail.state == RailState::Open)
+    }
+
     /// Returns the number of the socket of small sends.
     pub(super) fn primary(&self) -> Option<usize> {
-        let open = self.rails.iter().position(|rail| rail.state == RailState::Open);
-        open.or_else(|| self.rails.iter().position(Rail::carries))
+        self.first_open().or_else(|| self.rails.iter().position(Rail::carries))
     }
 
     /// Returns true if sends of the engine do not depend on space in a socket: the log is full, or
@@ -338,8 +342,9 @@ impl<L: ByteLink> RailSet<L> {
     /// Bytes on this host not acknowledged by the peer's.
     pub(super) fn unacknowledged(&self, first: &L) -> usize {
         let live = self.rails.iter().filter(|rail| rail.is_live());
-        let in_sockets: usize =
-            live.map(|rail| link_of(rail, first).unacknowledged() + rail.writer.tail_len()).sum();
+        let in_sockets: usize = live
+            .map(|rail| link_of(&rail.link, first).unacknowledged() + rail.writer.tail_len())
+            .sum();
         in_sockets + self.resume.as_ref().map_or(0, |resume| resume.log.lost_bytes())
     }
 
@@ -420,7 +425,7 @@ impl<L: ByteLink> RailSet<L> {
             if !rail.writer.has_tail() {
                 continue;
             }
-            match rail.writer.flush(rail.link.as_ref().unwrap_or(first)) {
+            match rail.writer.flush(link_of(&rail.link, first)) {
                 Ok(true) => self.full &= !bit(at),
                 Ok(false) => {
                     self.full |= bit(at);
@@ -443,7 +448,7 @@ impl<L: ByteLink> RailSet<L> {
         is_retained: bool,
     ) -> Result<bool> {
         let rail = &mut self.rails[at];
-        let link = rail.link.as_ref().unwrap_or(first);
+        let link = link_of(&rail.link, first);
         match rail.writer.send(link, header, list, from) {
             Ok(true) => {
                 self.tx_offset += header.len as u64;
@@ -478,7 +483,7 @@ impl<L: ByteLink> RailSet<L> {
             if rail.state != RailState::Open {
                 continue;
             }
-            let link = rail.link.as_ref().unwrap_or(first);
+            let link = link_of(&rail.link, first);
             order[at] = (rail.writer.finish_time(link, now, header.len, assumed), at);
         }
         order.sort_unstable();
@@ -507,7 +512,7 @@ impl<L: ByteLink> RailSet<L> {
                 return Ok(self.needs_rail);
             };
             let rail = &mut self.rails[at];
-            let link = rail.link.as_ref().unwrap_or(first);
+            let link = link_of(&rail.link, first);
             let mut list = GatherList::default();
             resume.log.gather(segment, &mut list)?;
             let header = FrameHeader { wants_ack: true, ..FrameHeader::data(offset, len) };
@@ -561,7 +566,7 @@ impl<L: ByteLink> RailSet<L> {
     pub(super) fn fail_silent(&mut self, first: &L, now: Instant) -> Result {
         for at in 0..self.rails.len() {
             let rail = &self.rails[at];
-            if rail.is_live() && rail.link.as_ref().unwrap_or(first).is_silent(now) {
+            if rail.is_live() && link_of(&rail.link, first).is_silent(now) {
                 self.fail_rail(at, first, Err(Error::TIMEDOUT))?;
             }
         }
@@ -644,46 +649,44 @@ impl<L: ByteLink> RailSet<L> {
         self.needs_rail = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
-            let is_stalled = rail.carries() && link_of(rail, first).is_stalled();
+            let is_stalled = rail.carries() && link_of(&rail.link, first).is_stalled();
             match (rail.state, is_stalled) {
                 (RailState::Open, true) => rail.state = RailState::Stalled(now),
                 (RailState::Stalled(_), false) => rail.state = RailState::Open,
                 (RailState::Stalled(since), true) => {
                     let is_long = now.saturating_sub(since) > STALL_MAX;
-                    if is_long && self.rails.iter().any(|rail| rail.state == RailState::Open) {
+                    if is_long && self.first_open().is_some() {
                         self.lose_rail(at, first, Err(Error::TIMEDOUT));
                     }
                 }
                 _ => {}
             }
         }
-        let has_open = self.rails.iter().any(|rail| rail.state == RailState::Open);
-        let stalled = self.rails.iter().enumerate();
-        let stalled: Vec<_> = stalled
-            .filter(|(_, rail)| matches!(rail.state, RailState::Stalled(_)))
-            .map(|(at, _)| at)
-            .collect();
-        if has_open {
-            if let Some(resume) = &mut self.resume {
-                stalled.iter().for_each(|at| resume.log.lose(*at));
+        let has_open = self.first_open().is_some();
+        let Some(resume) = &mut self.resume else { return };
+        let mut is_any_stalled = false;
+        for (at, rail) in self.rails.iter().enumerate() {
+            if !matches!(rail.state, RailState::Stalled(_)) {
+                continue;
             }
-            if is_due {
-                self.push_control(&position(FrameType::AckRequest, self.tx_offset));
+            is_any_stalled = true;
+            if has_open {
+                resume.log.lose(at);
             }
-        } else if !stalled.is_empty() {
+        }
+        if has_open && is_due {
+            self.push_control(&position(FrameType::AckRequest, self.tx_offset));
+        } else if !has_open && is_any_stalled {
             self.changes.push(RailChange::Stalled);
         }
     }
 
     /// Sends an acknowledgement, if one is due.
     pub(super) fn acknowledge(&mut self) {
-        let Some(resume) = &mut self.resume else { return };
-        if !resume.is_ack_due(self.rx_offset) {
+        if !self.resume.as_ref().is_some_and(|resume| resume.is_ack_due(self.rx_offset)) {
             return;
         }
-        let Some(at) = self.rails.iter().position(|rail| rail.state == RailState::Open) else {
-            return;
-        };
+        let (Some(at), Some(resume)) = (self.first_open(), &mut self.resume) else { return };
         let writer = &mut self.rails[at].writer;
         if writer.tail_len() <= ACK_TAIL_MAX {
             writer.push_control(&position(FrameType::Ack, self.rx_offset));

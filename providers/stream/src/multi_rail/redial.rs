@@ -81,8 +81,8 @@ impl Redial {
     }
 
     /// Returns the time of the next step.
-    pub(super) fn next_time(&self) -> Option<u64> {
-        Some(self.deadline.map_or(self.at, |deadline| self.at.min(deadline)))
+    pub(super) fn next_time(&self) -> u64 {
+        self.deadline.map_or(self.at, |deadline| self.at.min(deadline))
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
         let (mut now, mut calls) = (0, 0);
         while redial.next_action(now, false) != RedialAction::GiveUp {
             calls += 1;
-            now = redial.next_time().unwrap();
+            now = redial.next_time();
         }
         assert_eq!((now, calls), (10_000_000_000, 6 + 9));
     }
@@ -144,7 +144,7 @@ mod tests {
         let mut redial = Redial::new(0);
         assert_eq!(redial.next_action(0, false), RedialAction::Dial);
         assert!(!redial.refused(10));
-        assert_eq!(redial.next_time(), Some(10 + REJECTION_PAUSE));
+        assert_eq!(redial.next_time(), 10 + REJECTION_PAUSE);
         assert!(!redial.refused(20));
         assert!(redial.refused(30));
     }

@@ -98,7 +98,9 @@ impl ResumeState {
     /// Records the end of the peer's stream, read up to `read`.
     pub(super) fn set_rx_end(&mut self, end: u64, read: u64) -> Parsed {
         if end < read || self.rx_end.is_some_and(|known| known != end) {
-            return Err(Malformed("the end of the stream contradicts what was received"));
+            return Err(Malformed(
+                "the stream has two ends, or ends before bytes already received",
+            ));
         }
         self.rx_end = Some(end);
         Ok(())

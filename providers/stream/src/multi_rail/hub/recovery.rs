@@ -86,7 +86,7 @@ impl<N: Transport> RailHub<N> {
 
     /// Calls the peers of links with lost sockets, at growing intervals, and gives links up in the
     /// end.
-    pub(super) fn redial_links(&self, net: &N, now: u64, events: &mut Vec<PollEvent>) {
+    pub(super) fn redial_links(&self, net: &N, now: u64) {
         if self.redialing.borrow().is_empty() {
             return;
         }
@@ -112,7 +112,6 @@ impl<N: Transport> RailHub<N> {
         for number in late {
             self.give_up(number, &"it was not reached in time (FI_TCP_RESUME)");
         }
-        events.append(&mut self.queued.borrow_mut());
     }
 
     /// Calls the peer of a link once by every route.
@@ -141,8 +140,9 @@ impl<N: Transport> RailHub<N> {
     pub(super) fn next_time(&self) -> Option<u64> {
         let links = self.links.borrow();
         let redialing = self.redialing.borrow();
-        let redials =
-            redialing.iter().filter_map(|number| links.get(*number)?.redial.as_ref()?.next_time());
+        let redials = redialing
+            .iter()
+            .filter_map(|number| Some(links.get(*number)?.redial.as_ref()?.next_time()));
         redials.chain(self.check_at.get()).min()
     }
 }

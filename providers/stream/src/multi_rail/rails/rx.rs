@@ -1,7 +1,7 @@
 //! Receiving of a link's byte stream over several sockets.
 use super::super::frame::{FrameHeader, FrameType, Hello, RailOffer};
 use super::super::reader::NextFrame;
-use super::{Rail, RailRequest, RailSet, RailState, bit};
+use super::{Rail, RailRequest, RailSet, RailState, bit, link_of};
 use crate::transport::ByteLink;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::malformed::{Malformed, Parsed, log_closing};
@@ -47,7 +47,7 @@ impl<L: ByteLink> RailSet<L> {
     fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
         let Some(at) = self.next_rail(first)? else { return Ok(0) };
         let rail = &mut self.rails[at];
-        let received = rail.reader.receive(rail.link.as_ref().unwrap_or(first), dst);
+        let received = rail.reader.receive(link_of(&rail.link, first), dst);
         let n = match received {
             Ok(n) => n,
             Err(error) => {
@@ -143,7 +143,7 @@ impl<L: ByteLink> RailSet<L> {
     /// arrived.
     fn discard(&mut self, at: usize, first: &L, len: u64) -> Result<bool> {
         let rail = &mut self.rails[at];
-        match rail.reader.discard(rail.link.as_ref().unwrap_or(first), len) {
+        match rail.reader.discard(link_of(&rail.link, first), len) {
             Ok(n) => {
                 if rail.reader.is_between_frames() && rail.reader.take_ack_request() {
                     if let Some(resume) = &mut self.resume {
@@ -159,7 +159,7 @@ impl<L: ByteLink> RailSet<L> {
     /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
     fn read_ahead(&mut self, at: usize, first: &L) -> Result<bool> {
         let rail = &mut self.rails[at];
-        let result = rail.reader.read_ahead(rail.link.as_ref().unwrap_or(first));
+        let result = rail.reader.read_ahead(link_of(&rail.link, first));
         let has_ended = rail.reader.has_ended();
         match result {
             Ok(false) if has_ended => {
