@@ -61,7 +61,9 @@ impl SilenceMonitor {
 
 /// Acknowledgements of a connection: members of `struct tcp_info` (linux/tcp.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct AckState {
+pub(super) struct AckState {
+    /// Number of unanswered retransmissions.
+    pub(super) retransmissions: u8,
     /// The last retransmission, or probe of a full receive buffer, is unanswered.
     is_unanswered: bool,
     /// Time since the last acknowledgement.
@@ -70,7 +72,7 @@ struct AckState {
 
 impl AckState {
     /// Reads the state of a socket; none if it is unknown.
-    fn of(socket: &StreamSocket) -> Option<Self> {
+    pub(super) fn of(socket: &StreamSocket) -> Option<Self> {
         let mut bytes = [0; 128];
         let len = socket.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).ok()?;
         Self::parse(&bytes[..len])
@@ -79,9 +81,10 @@ impl AckState {
     /// Parses the kernel's bytes, as many as it has.
     fn parse(bytes: &[u8]) -> Option<Self> {
         // tcpi_retransmits and tcpi_probes, then tcpi_last_ack_recv.
-        let is_unanswered = *bytes.get(2)? != 0 || *bytes.get(3)? != 0;
+        let retransmissions = *bytes.get(2)?;
+        let is_unanswered = retransmissions != 0 || *bytes.get(3)? != 0;
         let age = u32::from_ne_bytes(*bytes.get(56..60)?.first_chunk()?);
-        Some(Self { is_unanswered, age: Duration::from_millis(age.into()) })
+        Some(Self { retransmissions, is_unanswered, age: Duration::from_millis(age.into()) })
     }
 }
 
@@ -95,7 +98,8 @@ mod tests {
         let (monitor, start) = (SilenceMonitor::default(), Instant::now());
         monitor.start(limit);
         checks.enumerate().find_map(|(second, (is_unanswered, age))| {
-            let acks = AckState { is_unanswered, age: Duration::from_secs(age) };
+            let age = Duration::from_secs(age);
+            let acks = AckState { retransmissions: is_unanswered.into(), is_unanswered, age };
             let now = start + Duration::from_secs(second as u64);
             monitor.is_silent_at(Some(acks), now).then_some(second)
         })
@@ -121,7 +125,8 @@ mod tests {
     #[test]
     fn monitor_is_off_without_a_limit() {
         let monitor = SilenceMonitor::default();
-        let acks = AckState { is_unanswered: true, age: Duration::from_secs(3600) };
+        let age = Duration::from_secs(3600);
+        let acks = AckState { retransmissions: 1, is_unanswered: true, age };
         assert_eq!(monitor.interval(), None);
         assert!(!monitor.is_silent_at(Some(acks), Instant::now()));
         monitor.start(1);
@@ -139,9 +144,9 @@ mod tests {
             AckState::parse(&bytes).unwrap()
         };
         let age = Duration::from_millis(1500);
-        assert_eq!(bytes(0, 0), AckState { is_unanswered: false, age });
-        assert_eq!(bytes(1, 0), AckState { is_unanswered: true, age });
-        assert_eq!(bytes(0, 1), AckState { is_unanswered: true, age });
+        assert_eq!(bytes(0, 0), AckState { retransmissions: 0, is_unanswered: false, age });
+        assert_eq!(bytes(1, 0), AckState { retransmissions: 1, is_unanswered: true, age });
+        assert_eq!(bytes(0, 1), AckState { retransmissions: 0, is_unanswered: true, age });
         assert_eq!(AckState::parse(&[0; 59]), None);
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = super::super::sock::TcpSocket::new(&any).unwrap();

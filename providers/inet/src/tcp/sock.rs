@@ -1,5 +1,5 @@
 //! Non-blocking TCP sockets.
-use super::silence::SilenceMonitor;
+use super::silence::{AckState, SilenceMonitor};
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
@@ -29,10 +29,8 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// Offset of `tcpi_retransmits` in `struct tcp_info` (linux/tcp.h), and the repetitions of a stalled
-/// connection: the fourth follows after about three seconds.
-const TCPI_RETRANSMITS: usize = 2;
-const STALL_REPETITIONS: u8 = 3;
+/// Unanswered retransmissions of a stalled connection: the fourth follows after about three seconds.
+const STALL_RETRANSMISSIONS: u8 = 3;
 
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
@@ -200,12 +198,10 @@ impl TcpSocket {
         peer.ip().to_canonical() == local.ip().to_canonical() || is_local(peer.ip())
     }
 
-    /// Returns true if sent bytes were repeated [`STALL_REPETITIONS`] times without an acknowledgement
-    /// of the peer's host. A host with a full receive buffer acknowledges.
+    /// Returns true if sent bytes were repeated [`STALL_RETRANSMISSIONS`] times without an
+    /// acknowledgement of the peer's host. A host with a full receive buffer acknowledges.
     pub(crate) fn is_stalled(&self) -> bool {
-        let mut info = [0; 8];
-        let len = self.0.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
-        len.is_ok_and(|len| len > TCPI_RETRANSMITS) && info[TCPI_RETRANSMITS] >= STALL_REPETITIONS
+        AckState::of(&self.0).is_some_and(|acks| acks.retransmissions >= STALL_RETRANSMISSIONS)
     }
 
     /// Lets calls send bytes without copying them (MSG_ZEROCOPY). MPTCP copies them, and never
