@@ -116,10 +116,7 @@ impl<N: ShmTransport> StreamState<N> {
             self.rx.tx.drop_conn(id);
             return Err(error);
         }
-        let ep = &self.rx.tx.eps[ep_id];
-        self.rx.tx.io.conns[id].connected(self.rx.tx.io.net.is_ring(), ep.is_fast());
-        self.rx.tx.io.conns[id].link.set_traffic_class(ep.identity.class);
-        self.rx.tx.io.check_silence_later(id);
+        self.rx.tx.set_connected(id);
         let ep = &mut self.rx.tx.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {

@@ -50,6 +50,16 @@ impl<N: ShmTransport> TxPath<N> {
         found.into_iter().chain(all).filter(move |(_, conn)| conn.ep == ep_id)
     }
 
+    /// Marks a connection as established ([`StreamConn::connected`]), with the properties of its
+    /// endpoint.
+    pub(super) fn set_connected(&mut self, id: u32) {
+        let conn = &mut self.io.conns[id];
+        let ep = &self.eps[conn.ep];
+        conn.connected(self.io.net.is_ring(), ep.is_fast());
+        conn.link.set_traffic_class(ep.identity.class);
+        self.io.check_silence_later(id);
+    }
+
     /// Makes a connection the peer's.
     pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.io.conns[id];

@@ -174,10 +174,8 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
 
     /// Marks a connection as established: sends the queued transfers first, then starts reading.
     pub(super) fn established(&mut self, id: u32) {
+        self.rx.tx.set_connected(id);
         let conn = &mut self.rx.tx.io.conns[id];
-        let ep = &self.rx.tx.eps[conn.ep];
-        conn.connected(self.rx.tx.io.net.is_ring(), ep.is_fast());
-        conn.link.set_traffic_class(ep.identity.class);
         if let Some(unknown_conn) = &mut conn.unknown_conn {
             unknown_conn.connected(self.rx.tx.io.net.now());
         }
@@ -185,7 +183,6 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             // The places in what waits were written before the peer's byte order was known.
             conn.tx.iter_mut().for_each(TxRequest::convert_segments);
         }
-        self.rx.tx.io.check_silence_later(id);
         self.rx.tx.refuse_unknown(id);
         self.rx.tx.io.watch(id);
         self.rx.flush(id);
