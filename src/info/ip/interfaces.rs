@@ -17,8 +17,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct Interfaces {
     choice: InterfaceChoice,
-    /// Cards have their PCI addresses.
-    has_pci: bool,
+    /// Cards are described.
+    has_cards: bool,
     files: SystemFiles,
     cache: Mutex<Cache>,
 }
@@ -42,8 +42,8 @@ struct KnownLinks {
 }
 
 impl KnownLinks {
-    fn read(files: &SystemFiles, links: &[Link]) -> Self {
-        let properties = links.iter().map(|link| files.properties(link)).collect();
+    fn read(files: &SystemFiles, links: &[Link], has_cards: bool) -> Self {
+        let properties = links.iter().map(|link| files.properties(link, has_cards)).collect();
         Self { links: links.to_vec(), properties }
     }
 
@@ -107,13 +107,8 @@ impl From<Error> for NoInterface {
 
 impl Interfaces {
     /// Creates the interfaces of a user's choice. Their cards are described only on request.
-    pub fn new(choice: InterfaceChoice, has_pci: bool) -> Self {
-        Self { choice, has_pci, ..Self::default() }
-    }
-
-    /// Returns the card of an interface with these properties.
-    fn card(&self, properties: &LinkProperties) -> Option<Nic> {
-        properties.nic.clone().filter(|_| self.has_pci)
+    pub fn new(choice: InterfaceChoice, has_cards: bool) -> Self {
+        Self { choice, has_cards, ..Self::default() }
     }
 
     /// Fails with a message for the user if the choice is malformed.
@@ -165,7 +160,7 @@ impl Interfaces {
                 Reverse(properties.speed),
                 addr.addr.is_ipv6(),
             );
-            let (nic, speed) = (self.card(&properties), properties.speed);
+            let LinkProperties { nic, speed, .. } = properties;
             usable.push((order, UsableAddr { addr: addr.clone(), nic, group, speed }));
         }
         // Stable, so that equals keep the order they have.
@@ -182,7 +177,7 @@ impl Interfaces {
         let list = InterfaceList::read()?;
         Ok(list.find(ip).map(|addr| {
             let known = self.known(&list.links);
-            (addr.clone(), known.properties(addr).and_then(|properties| self.card(properties)))
+            (addr.clone(), known.properties(addr).and_then(|properties| properties.nic.clone()))
         }))
     }
 
@@ -287,7 +282,7 @@ impl Interfaces {
                 return cache.links.clone();
             }
         }
-        let known = Arc::new(KnownLinks::read(&self.files, links));
+        let known = Arc::new(KnownLinks::read(&self.files, links, self.has_cards));
         if let Some(mut cache) = self.try_lock() {
             *cache = Cache { links: known.clone(), routes: None };
         }

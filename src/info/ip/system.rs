@@ -43,7 +43,7 @@ pub(super) struct LinkProperties {
     pub(super) kind: InterfaceKind,
     /// Link speed in Mbit/s.
     pub(super) speed: u64,
-    /// Card of an interface with a device of its own.
+    /// Card of an interface with a device of its own, if requested.
     pub(super) nic: Option<Nic>,
 }
 
@@ -69,8 +69,8 @@ impl SystemFiles {
     }
 
     /// Returns the properties of an interface. Unknown ones have their default, for example without a
-    /// sysfs, or with one of another network namespace.
-    pub(super) fn properties(&self, link: &Link) -> LinkProperties {
+    /// sysfs, or with one of another network namespace. Its card is read only on request.
+    pub(super) fn properties(&self, link: &Link, has_card: bool) -> LinkProperties {
         let folder = self.interfaces.join(&link.name);
         let is_container = CONTAINER_NAMES.iter().any(|begin| link.name.starts_with(begin));
         if !is_entry_of(&folder, link) {
@@ -91,7 +91,7 @@ impl SystemFiles {
         LinkProperties {
             kind,
             speed: speed.unwrap_or(UNKNOWN_SPEED),
-            nic: device.map(|device| card(&folder, &device, link, speed)),
+            nic: device.filter(|_| has_card).map(|device| card(&folder, &device, link, speed)),
         }
     }
 

@@ -69,7 +69,7 @@ impl Host {
     fn interfaces(&self, choice: &str) -> Interfaces {
         Interfaces {
             choice: InterfaceChoice::parse("FI_TCP_IFACE".into(), choice),
-            has_pci: true,
+            has_cards: true,
             files: SystemFiles::below(&self.root),
             cache: Mutex::default(),
         }
@@ -202,10 +202,11 @@ fn interface_over_a_device_counts_as_one() {
     symlink(host.root.join("class/net/loop0"), host.root.join("class/net/loop0/lower_loop0"))
         .unwrap();
     let files = SystemFiles::below(&host.root);
-    let kinds: Vec<_> = host.list.links.iter().map(|link| files.properties(link).kind).collect();
+    let kinds: Vec<_> =
+        host.list.links.iter().map(|link| files.properties(link, true).kind).collect();
     use InterfaceKind::{Container, Device, Virtual};
     assert_eq!(kinds, [Virtual, Device, Device, Device, Device, Container, Virtual]);
-    assert!(files.properties(&host.list.links[2]).nic.is_none(), "its card is that of eth0");
+    assert!(files.properties(&host.list.links[2], true).nic.is_none(), "its card is that of eth0");
 }
 
 #[test]
@@ -260,7 +261,7 @@ fn card_behind_virtio_has_the_address_of_its_parent() {
     assert_eq!((nic.pci, vendor(&nic)), (None, Some("0x1414".into())));
     assert!(host.nic("lo").is_none());
     // Without a request there is no card.
-    let interfaces = Interfaces { has_pci: false, ..host.interfaces("eth0") };
+    let interfaces = Interfaces { has_cards: false, ..host.interfaces("eth0") };
     assert!(interfaces.usable_of(&host.list).unwrap()[0].nic.is_none());
 }
 
