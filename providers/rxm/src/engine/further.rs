@@ -54,7 +54,7 @@ impl FurtherConns {
         Self { conns, support, last: 0, early: Vec::new() }
     }
 
-    /// Relasts the next connection in turn, [`NONE`] if it is not started, and its index. None if
+    /// Returns the next connection in turn, [`NONE`] if it is not started, and its index. None if
     /// all have failed.
     pub(super) fn next(&mut self) -> Option<(u32, usize)> {
         for _ in 0..self.conns.len() {
@@ -67,13 +67,13 @@ impl FurtherConns {
         None
     }
 
-    /// Relasts the connection with this index.
+    /// Returns the connection with this index.
     pub(super) fn get(&self, index: usize) -> Option<u32> {
         let (id, _) = *self.conns.get(index.checked_sub(1)?)?;
         (id != NONE).then_some(id)
     }
 
-    /// Relasts the connections.
+    /// Returns the connections.
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.conns.iter().map(|(id, _)| *id).filter(|id| *id != NONE)
     }
