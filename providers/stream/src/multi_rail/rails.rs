@@ -119,6 +119,8 @@ pub(super) struct RailSet<L> {
     /// Ended outages, and bytes sent again.
     resumes: u64,
     repeated: u64,
+    /// This end has given up: no socket is added, and nothing is sent again.
+    has_given_up: bool,
     calls: CallQueue,
     /// Bytes to be sent again wait for a new socket.
     needs_rail: bool,
@@ -190,6 +192,7 @@ impl<L: ByteLink> RailSet<L> {
             resume: ResumeState::new(settings, memory),
             resumes: 0,
             repeated: 0,
+            has_given_up: false,
             calls: CallQueue::default(),
             needs_rail: false,
             changes: Vec::new(),
@@ -619,6 +622,12 @@ impl<L: ByteLink> RailSet<L> {
 
     /// Gives up: sockets lost from now on, or already, end the link.
     pub(super) fn give_up(&mut self) {
+        self.has_given_up |= self.resume.is_some();
+        self.stop_resuming();
+    }
+
+    /// Stops acknowledging and storing bytes, for a peer without these.
+    fn stop_resuming(&mut self) {
         let Some(resume) = self.resume.take() else { return };
         if self.rails.iter().any(Rail::carries) {
             // The sockets have copies of all bytes.

@@ -384,6 +384,19 @@ fn link_ends_at_once_if_its_peer_is_gone_and_later_if_it_does_not_answer() {
 }
 
 #[test]
+fn link_given_up_ends_if_its_next_bytes_were_on_a_lost_socket() {
+    let mut pair = Pair::with(8, &SINGLE);
+    pair.run(100, false);
+    let mut later = FrameHeader::data(1000, 4).encode().to_vec();
+    later.resize(later.len() + 4, 0);
+    assert_eq!(pair.dialed.first().send(&later), Ok(later.len()));
+    while pair.world().something_arrives(true) {}
+    assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::AGAIN));
+    pair.accepted.reset_when_closed();
+    assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::CONNRESET));
+}
+
+#[test]
 fn orderly_end_of_a_link_is_the_end_of_its_stream() {
     let mut pair = Pair::with(1, &RESUMED);
     pair.connect_all();

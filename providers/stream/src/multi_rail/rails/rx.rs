@@ -45,7 +45,7 @@ impl<L: ByteLink> RailSet<L> {
     }
 
     fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
-        let Some(at) = self.next_rail(first)? else { return Ok(0) };
+        let Some(at) = self.next_rail(first)? else { return self.check_missing() };
         let rail = &mut self.rails[at];
         let received = rail.reader.receive(link_of(&rail.link, first), dst);
         let n = match received {
@@ -91,6 +91,16 @@ impl<L: ByteLink> RailSet<L> {
             }
         }
         Ok(None)
+    }
+
+    /// Fails if the next bytes of the stream were lost: this end has given up, and all sockets left
+    /// have later ones or none. Returns 0 otherwise.
+    fn check_missing(&self) -> Result<usize> {
+        let is_early =
+            |(at, rail): (usize, &Rail<L>)| rail.has_ended() || self.early & bit(at) != 0;
+        let is_missing =
+            self.has_given_up && self.early != 0 && self.rails.iter().enumerate().all(is_early);
+        if is_missing { Err(Error::CONNRESET) } else { Ok(0) }
     }
 
     /// Returns true if a socket has the next frame of the stream. `is_read`: it may be read.
@@ -193,7 +203,7 @@ impl<L: ByteLink> RailSet<L> {
                 self.early = 0;
                 match &mut self.resume {
                     Some(resume) if hello.resume > 0 => resume.set_peer(&hello),
-                    _ => self.give_up(),
+                    _ => self.stop_resuming(),
                 }
                 Ok(())
             }
