@@ -50,11 +50,11 @@ kfi_endpoint(struct fid_domain *domain, struct fi_info *info,
 
 /* The message as one of libfabric's; -FI_EINVAL if it is none. */
 static inline int
-kfi_msg_to_fi(const struct kfi_msg *msg, struct iovec *room, struct fi_msg *to)
+kfi_msg_to_fi(const struct kfi_msg *msg, struct iovec *storage, struct fi_msg *to)
 {
 	if (!msg)
 		return -FI_EINVAL;
-	to->msg_iov = kfi_iov(room, msg->type, msg->msg_iov, msg->iov_count);
+	to->msg_iov = kfi_iov(storage, msg->type, msg->msg_iov, msg->iov_count);
 	if (!to->msg_iov && msg->iov_count)
 		return -FI_EINVAL;
 	to->desc = msg->desc;
@@ -71,9 +71,9 @@ kfi_msg_to_fi(const struct kfi_msg *msg, struct iovec *room, struct fi_msg *to)
 static inline ssize_t
 kfi_recvmsg(struct fid_ep *ep, const struct kfi_msg *msg, uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg to;
-	int ret = kfi_msg_to_fi(msg, room, &to);
+	int ret = kfi_msg_to_fi(msg, storage, &to);
 
 	return ret ? ret : fi_recvmsg(ep, &to, flags);
 }
@@ -84,9 +84,9 @@ kfi_recvmsg(struct fid_ep *ep, const struct kfi_msg *msg, uint64_t flags)
 static inline ssize_t
 kfi_sendmsg(struct fid_ep *ep, const struct kfi_msg *msg, uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg to;
-	int ret = kfi_msg_to_fi(msg, room, &to);
+	int ret = kfi_msg_to_fi(msg, storage, &to);
 
 	return ret ? ret : fi_sendmsg(ep, &to, flags);
 }
@@ -97,8 +97,8 @@ static inline ssize_t \
 name(struct fid_ep *ep, const struct element *list, void **desc, \
 	size_t count, fi_addr_t addr, void *context) \
 { \
-	struct iovec room[KFI_IOV_MAX]; \
-	const struct iovec *iov = kfi_iov(room, type, list, count); \
+	struct iovec storage[KFI_IOV_MAX]; \
+	const struct iovec *iov = kfi_iov(storage, type, list, count); \
 \
 	return iov ? call(ep, iov, desc, count, addr, context) : -FI_EINVAL; \
 }

@@ -83,7 +83,7 @@ macro_rules! exported {
 }
 
 /// Defines and exports the calls of the list.
-macro_rules! plain_calls {
+macro_rules! direct_calls {
     ($($header:ident {$(
         $name:ident($first:ident: $first_type:ty $(, $arg:ident: $type:ty)* $(,)?) $(-> $result:ty)?
             => $object:ident.$($table:ident).+, $slot:ident $(, $guarded:ident)?;
@@ -104,7 +104,7 @@ macro_rules! plain_calls {
         exported!($name);
     )*)*};
 }
-ofi::calls!(plain_calls);
+ofi::calls!(direct_calls);
 
 /// Defines and exports the written-out calls.
 macro_rules! calls {

@@ -21,7 +21,7 @@ fn parts(ty: &str) -> (&str, Vec<&str>) {
 }
 
 /// The test of one plain call, or `None` when it is not a plain one.
-fn plain_call(
+fn direct_call(
     name: &str,
     ty: &str,
     path: &str,
@@ -148,7 +148,7 @@ fn every_call_reaches_its_slot_inline_and_exported_and_is_refused_without_one() 
     let (mut program, mut main, mut count) = (composed.clone(), String::new(), 0);
     for row in table("abi_inline_dispatch.tsv") {
         let (name, path, guarded) = (&row[1], &row[2], !row[3].is_empty());
-        match plain_call(name, &types[name], path, guarded, &fields) {
+        match direct_call(name, &types[name], path, guarded, &fields) {
             Some(test) => {
                 program += &test;
                 writeln!(main, "\ttest_{name}();").unwrap();

@@ -71,7 +71,7 @@ static ssize_t settle(struct ct *c, struct fi_recv_context *r, void *buf, size_t
 	return kind == FI_MSG ? fi_recvmsg(c->ep, &m, flags) : fi_trecvmsg(c->ep, &t, flags);
 }
 
-static void in_place(int rank)
+static void own_buffer(int rank)
 {
 	struct fi_cq_tagged_entry e;
 	struct fi_recv_context *r;
@@ -834,7 +834,7 @@ static void others_pass(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "messages are reported in the provider's buffers and can be discarded", in_place, CT_REL },
+	{ "messages are reported in the provider's buffers and can be discarded", own_buffer, CT_REL },
 	{ "a claimed message goes to the application's buffers", claimed, CT_REL },
 	{ "the start of a message beyond the limit is reported, and the rest waits", longer, CT_REL },
 	{ "tagged messages can be claimed or discarded in any order", any_order, CT_REL },

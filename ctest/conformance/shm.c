@@ -626,7 +626,7 @@ static void large_first(int rank)
 #define LEN (4 * MB)
 /* Registers `in` at both ends, and sends its address to the other. */
 struct position { uint64_t addr, key; };
-static struct fid_mr *lend(struct ct *c, struct position *theirs)
+static struct fid_mr *register_exposed(struct ct *c, struct position *theirs)
 {
 	struct position mine;
 	struct fid_mr *mr;
@@ -667,7 +667,7 @@ static void wrong_keys(int rank)
 	shm_only();
 	ct_fill(in, LEN, 9);
 	ct_open(&c, &(struct ct_opt){ .caps = FI_MSG | FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE });
-	mr = lend(&c, &to);
+	mr = register_exposed(&c, &to);
 	for (int i = 0; rank == 0 && i < 12; i++) {
 		struct position at = { to.addr + (i / 3 % 2 ? LEN : 0), to.key + (i / 3 % 2 ? 0 : 35) };
 		struct fi_cq_tagged_entry e;
@@ -708,7 +708,7 @@ static void wrong_keys_fast(int rank)
 	EQ(c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR, FI_MR_VIRT_ADDR);
 	open_chosen(&c);
 	ct_fill(in, LEN, 9);
-	mr = lend(&c, &to);
+	mr = register_exposed(&c, &to);
 	for (int i = 0; rank == 0 && i < 8; i++) {
 		size_t len = i % 2 ? 100000 : 8;
 		uint64_t key = to.key + (i / 2 % 2 ? 35 : 0), addr = to.addr + (i / 2 % 2 ? 0 : LEN);
@@ -743,7 +743,7 @@ static void after_reads(int rank)
 	EQ(c.info->ep_attr->max_order_war_size, SIZE_MAX);
 	open_chosen(&c);
 	ct_fill(in, LEN, 1);
-	mr = lend(&c, &to);
+	mr = register_exposed(&c, &to);
 	ct_barrier(&c);
 	for (int i = 0; i < 20; i++) {
 		struct fi_cq_tagged_entry e;

@@ -74,7 +74,7 @@ static void shows_itself(int rank)
 	struct fid_stats *s;
 	struct ct c;
 	size_t at, n;
-	uint64_t turns;
+	uint64_t iterations;
 	char *b;
 
 	s = open_stats();
@@ -129,17 +129,17 @@ static void shows_itself(int rank)
 
 	/* A caller built with a shorter type gets as many members as that has. */
 	memset(&old, 0x55, sizeof old);
-	OK(s->ops->endpoint(s, at, &old, offsetof(struct fi_stats_endpoint, turns)));
+	OK(s->ops->endpoint(s, at, &old, offsetof(struct fi_stats_endpoint, iterations)));
 	EQ(old.written, ep.written);
-	EQ(old.turns, 0x5555555555555555);
+	EQ(old.iterations, 0x5555555555555555);
 	/* Statistics that are not updated do not change; progress iterations do. */
-	turns = ep.turns;
+	iterations = ep.iterations;
 	ct_idle(&c, 50);
 	OK(s->ops->endpoint(s, at, &ep, sizeof ep));
-	EQ(ep.turns, turns);
+	EQ(ep.iterations, iterations);
 	OK(s->ops->look(s, &n));
 	OK(s->ops->endpoint(s, at, &ep, sizeof ep));
-	CHECK(ep.turns > turns);
+	CHECK(ep.iterations > iterations);
 
 	ct_barrier(&c);
 	OK(fi_close(&s->fid));

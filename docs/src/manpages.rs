@@ -68,14 +68,14 @@ fn references(text: &str) -> String {
         let after = &rest.as_bytes()[open..];
         let refers =
             start < open && after.len() > 2 && after[1].is_ascii_digit() && after[2] == b')';
-        let plain =
+        let escape_text =
             |text: &str| text.replace('\\', "\\e").replace('~', "\\(ti").replace('^', "\\(ha");
         if refers {
-            out.push_str(&plain(&rest[..start]));
+            out.push_str(&escape_text(&rest[..start]));
             let _ = write!(out, "\\fB{}\\fR{}", literal(&rest[start..open]), &rest[open..open + 3]);
             rest = &rest[open + 3..];
         } else {
-            out.push_str(&plain(&rest[..=open]));
+            out.push_str(&escape_text(&rest[..=open]));
             rest = &rest[open + 1..];
         }
     }

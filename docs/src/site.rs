@@ -285,11 +285,11 @@ fn stage(root: &Path, figures: &str) -> DocResult<BTreeMap<String, String>> {
     }
     let pages = SitePages { texts: sources.keys().cloned().collect(), manual };
     let exists = |path: &str| root.join(path).exists();
-    let (charts, shown) = charts(figures)?;
+    let (charts, body) = charts(figures)?;
     let mut files = BTreeMap::new();
     for (page, source) in &sources {
         let source = if page == "docs/benchmarks.md" {
-            source.replace("{charts}", &shown)
+            source.replace("{charts}", &body)
         } else {
             source.clone()
         };
@@ -368,10 +368,10 @@ mod tests {
     #[test]
     fn figures_become_charts_in_their_order() {
         let text = "run\ton 2 cores\nrun\tlat, us\tours tcp\t2\nrun\tlat, us\toriginal\t4\nrun\tbw\tours\t-\n";
-        let (files, shown) = charts(text).unwrap();
+        let (files, body) = charts(text).unwrap();
         assert_eq!(files.len(), 1);
         assert!(files[0].1.contains("width=\"200\"") && files[0].1.contains("width=\"400\""));
-        assert!(shown.contains("on 2 cores") && shown.contains("lat, us: ours tcp 2, original 4"));
+        assert!(body.contains("on 2 cores") && body.contains("lat, us: ours tcp 2, original 4"));
         assert!(charts("a\tb\tc\n").is_err());
         assert!(chart("a<b", &[]).contains("a&lt;b"));
     }
@@ -381,14 +381,14 @@ mod tests {
     fn the_figures_of_the_readme_are_those_of_a_bench() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let figures = read_text(&root.join("docs/figures.tsv")).unwrap();
-        let measured = |whose: &str, shown: &str| {
-            let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let measured = |whose: &str, value: &str| {
+            let decimals = value.split_once('.').map_or(0, |(_, decimals)| decimals.len());
             figures.lines().any(|line| {
-                let [_, _, who, value] = line.split('\t').collect::<Vec<_>>()[..] else {
+                let [_, _, who, figure] = line.split('\t').collect::<Vec<_>>()[..] else {
                     return false;
                 };
-                let value = value.parse::<f64>().map(|value| format!("{value:.decimals$}"));
-                who.starts_with(whose) && value.as_deref() == Ok(shown)
+                let figure = figure.parse::<f64>().map(|figure| format!("{figure:.decimals$}"));
+                who.starts_with(whose) && figure.as_deref() == Ok(value)
             })
         };
         let readme = read_text(&root.join("README.md")).unwrap();

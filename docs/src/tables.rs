@@ -107,7 +107,7 @@ fn prototype(name: &str, of: &str, names: &str) -> String {
     let mut column = out.len();
     for (at, param) in split_params(params).iter().enumerate() {
         let text = match param.trim() {
-            plain @ ("void" | "...") => plain.to_owned(),
+            kind @ ("void" | "...") => kind.to_owned(),
             ctype => declare(ctype, names.next().unwrap_or_default()),
         };
         if at > 0 {

@@ -300,7 +300,7 @@ static void hello(int i)
 	to_engine(i, b, (size_t)(p - b));
 }
 /* What the engine said; the answer to hello has ofi_rxm's name for the connection. */
-static void hear(int i)
+static void read_answer(int i)
 {
 	uint8_t b[4096];
 	ssize_t n = S.peer[i].fd < 0 ? 0 : recv(S.peer[i].fd, b, sizeof b, MSG_DONTWAIT);
@@ -508,7 +508,7 @@ static void close_all(void)
 void ofi_fuzz_engine(const uint8_t *script, size_t len, int rxm)
 {
 	static int runs, lowest;
-	static long kept;
+	static long left_behind;
 	size_t before = in_use();
 	int fd;
 
@@ -535,14 +535,14 @@ void ofi_fuzz_engine(const uint8_t *script, size_t len, int rxm)
 		}
 		case 5: if (S.peer[i].fd >= 0) shutdown(S.peer[i].fd, SHUT_WR); break;
 		case 6: hang_up(i, what & 1); break;
-		case 7: hear(i); break;
+		case 7: read_answer(i); break;
 		case 8: post_recv(); break;
 		case 9: post_send(); break;
 		case 10: if (S.nops) (void)fi_cancel(&S.ep[0]->fid, &S.op[take(1) % S.nops]); break;
 		case 11: change_memory(); break;
 		case 12: change_names(i); break;
 		case 13: hang_up(i, 1); break;
-		case 14: call_engine(i); hello(i); drain(0); drain(0); drain(0); hear(i); break;
+		case 14: call_engine(i); hello(i); drain(0); drain(0); drain(0); read_answer(i); break;
 		default: for (int n = 1 + what / 16; n > 0; n--) drain(0), drain(1); break;
 		}
 	}
@@ -562,7 +562,7 @@ void ofi_fuzz_engine(const uint8_t *script, size_t len, int rxm)
 		lowest = fd;
 	if (fd > lowest + 8)
 		FAIL("the lowest free descriptor was %d and is %d", lowest, fd);
-	kept += (long)in_use() - (long)before;
-	if (kept > 8 << 20)
-		FAIL("%ld bytes are left behind by %d scripts", kept, runs - 50);
+	left_behind += (long)in_use() - (long)before;
+	if (left_behind > 8 << 20)
+		FAIL("%ld bytes are left behind by %d scripts", left_behind, runs - 50);
 }

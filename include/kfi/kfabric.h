@@ -439,9 +439,9 @@ kfi_version(void)
 	return FI_VERSION(KFI_MAJOR_VERSION, KFI_MINOR_VERSION);
 }
 
-/* The list as one of libfabric's, in `room` where it has to be written anew. */
+/* The list as one of libfabric's, in `storage` where it has to be written anew. */
 static inline const struct iovec *
-kfi_iov(struct iovec *room, enum kfi_iov_type type, const void *list,
+kfi_iov(struct iovec *storage, enum kfi_iov_type type, const void *list,
 	size_t count)
 {
 	const struct bio_vec *biov = (const struct bio_vec *) list;
@@ -455,15 +455,15 @@ kfi_iov(struct iovec *room, enum kfi_iov_type type, const void *list,
 		return NULL;
 	for (i = 0; i < count; i++) {
 		if (type == KFI_BVEC) {
-			room[i].iov_base = (char *) biov[i].bv_page +
+			storage[i].iov_base = (char *) biov[i].bv_page +
 				biov[i].bv_offset;
-			room[i].iov_len = biov[i].bv_len;
+			storage[i].iov_len = biov[i].bv_len;
 		} else {
-			room[i].iov_base = (char *) sgl[i].page + sgl[i].offset;
-			room[i].iov_len = sgl[i].length;
+			storage[i].iov_base = (char *) sgl[i].page + sgl[i].offset;
+			storage[i].iov_len = sgl[i].length;
 		}
 	}
-	return room;
+	return storage;
 }
 
 /*

@@ -244,8 +244,8 @@ kfi_mr_reg_list(struct fid_domain *domain, enum kfi_iov_type type,
 	uint64_t requested_key, uint64_t flags, struct fid_mr **mr,
 	void *context)
 {
-	struct iovec room[KFI_IOV_MAX];
-	const struct iovec *iov = kfi_iov(room, type, list, count);
+	struct iovec storage[KFI_IOV_MAX];
+	const struct iovec *iov = kfi_iov(storage, type, list, count);
 
 	if (!iov)
 		return -FI_EINVAL;

@@ -39,12 +39,12 @@ struct kfi_msg_rma {
 };
 
 static inline int
-kfi_msg_rma_to_fi(const struct kfi_msg_rma *msg, struct iovec *room,
+kfi_msg_rma_to_fi(const struct kfi_msg_rma *msg, struct iovec *storage,
 	struct fi_msg_rma *to)
 {
 	if (!msg)
 		return -FI_EINVAL;
-	to->msg_iov = kfi_iov(room, msg->type, msg->msg_iov, msg->iov_count);
+	to->msg_iov = kfi_iov(storage, msg->type, msg->msg_iov, msg->iov_count);
 	if (!to->msg_iov && msg->iov_count)
 		return -FI_EINVAL;
 	to->desc = msg->desc;
@@ -63,9 +63,9 @@ kfi_msg_rma_to_fi(const struct kfi_msg_rma *msg, struct iovec *room,
 static inline ssize_t
 kfi_readmsg(struct fid_ep *ep, const struct kfi_msg_rma *msg, uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg_rma to;
-	int ret = kfi_msg_rma_to_fi(msg, room, &to);
+	int ret = kfi_msg_rma_to_fi(msg, storage, &to);
 
 	return ret ? ret : fi_readmsg(ep, &to, flags);
 }
@@ -89,9 +89,9 @@ kfi_data_behind(struct fid_ep *ep, uint64_t data, fi_addr_t addr)
 static inline ssize_t
 kfi_writemsg(struct fid_ep *ep, const struct kfi_msg_rma *msg, uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg_rma to;
-	ssize_t ret = kfi_msg_rma_to_fi(msg, room, &to);
+	ssize_t ret = kfi_msg_rma_to_fi(msg, storage, &to);
 
 	if (!ret)
 		ret = fi_writemsg(ep, &to, flags & ~FI_REMOTE_CQ_DATA);
@@ -138,8 +138,8 @@ name(struct fid_ep *ep, const struct element *list, void **desc, \
 	size_t count, fi_addr_t peer, uint64_t addr, uint64_t key, \
 	void *context) \
 { \
-	struct iovec room[KFI_IOV_MAX]; \
-	const struct iovec *iov = kfi_iov(room, type, list, count); \
+	struct iovec storage[KFI_IOV_MAX]; \
+	const struct iovec *iov = kfi_iov(storage, type, list, count); \
 \
 	return iov ? call(ep, iov, desc, count, peer, addr, key, context) \
 		   : -FI_EINVAL; \

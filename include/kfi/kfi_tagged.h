@@ -42,12 +42,12 @@ struct kfi_msg_tagged {
 };
 
 static inline int
-kfi_msg_tagged_to_fi(const struct kfi_msg_tagged *msg, struct iovec *room,
+kfi_msg_tagged_to_fi(const struct kfi_msg_tagged *msg, struct iovec *storage,
 	struct fi_msg_tagged *to)
 {
 	if (!msg)
 		return -FI_EINVAL;
-	to->msg_iov = kfi_iov(room, msg->type, msg->msg_iov, msg->iov_count);
+	to->msg_iov = kfi_iov(storage, msg->type, msg->msg_iov, msg->iov_count);
 	if (!to->msg_iov && msg->iov_count)
 		return -FI_EINVAL;
 	to->desc = msg->desc;
@@ -67,9 +67,9 @@ static inline ssize_t
 kfi_trecvmsg(struct fid_ep *ep, const struct kfi_msg_tagged *msg,
 	uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg_tagged to;
-	int ret = kfi_msg_tagged_to_fi(msg, room, &to);
+	int ret = kfi_msg_tagged_to_fi(msg, storage, &to);
 
 	return ret ? ret : fi_trecvmsg(ep, &to, flags);
 }
@@ -81,9 +81,9 @@ static inline ssize_t
 kfi_tsendmsg(struct fid_ep *ep, const struct kfi_msg_tagged *msg,
 	uint64_t flags)
 {
-	struct iovec room[KFI_IOV_MAX];
+	struct iovec storage[KFI_IOV_MAX];
 	struct fi_msg_tagged to;
-	int ret = kfi_msg_tagged_to_fi(msg, room, &to);
+	int ret = kfi_msg_tagged_to_fi(msg, storage, &to);
 
 	return ret ? ret : fi_tsendmsg(ep, &to, flags);
 }
@@ -93,8 +93,8 @@ static inline ssize_t \
 name(struct fid_ep *ep, const struct element *list, void **desc, \
 	size_t count, fi_addr_t addr, uint64_t tag, void *context) \
 { \
-	struct iovec room[KFI_IOV_MAX]; \
-	const struct iovec *iov = kfi_iov(room, type, list, count); \
+	struct iovec storage[KFI_IOV_MAX]; \
+	const struct iovec *iov = kfi_iov(storage, type, list, count); \
 \
 	return iov ? fi_tsendv(ep, iov, desc, count, addr, tag, context) \
 		   : -FI_EINVAL; \
@@ -106,8 +106,8 @@ name(struct fid_ep *ep, const struct element *list, void **desc, \
 	size_t count, fi_addr_t addr, uint64_t tag, uint64_t ignore, \
 	void *context) \
 { \
-	struct iovec room[KFI_IOV_MAX]; \
-	const struct iovec *iov = kfi_iov(room, type, list, count); \
+	struct iovec storage[KFI_IOV_MAX]; \
+	const struct iovec *iov = kfi_iov(storage, type, list, count); \
 \
 	return iov ? fi_trecvv(ep, iov, desc, count, addr, tag, ignore, \
 			       context) \

@@ -117,7 +117,7 @@ struct fi_stats_endpoint {
         /**
          * Progress iterations made by the endpoint's domain.
          */
-        uint64_t turns;
+        uint64_t iterations;
         uint64_t sent;
         uint64_t sent_bytes;
         uint64_t received;

@@ -79,7 +79,7 @@ pub struct fi_stats_endpoint {
     /// When this was written, in nanoseconds of CLOCK_MONOTONIC.
     pub written: u64,
     /// Progress iterations made by the endpoint's domain.
-    pub turns: u64,
+    pub iterations: u64,
     pub sent: u64,
     pub sent_bytes: u64,
     pub received: u64,

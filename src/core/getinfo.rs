@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_one_provider_does_not_hide_infos_of_another() {
+    fn error_of_one_provider_does_not_hide_infos_of_another() {
         let (infos, reasons) = ask_registry(&registry(""), |_| ());
         assert_eq!(infos, ["tcp: FI_EP_UNSPEC eth0 (no name)", "tcp: FI_EP_UNSPEC lo (no name)"]);
         assert_eq!(reasons, ["udp: getinfo returned -61 (No data available)"]);

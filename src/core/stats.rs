@@ -85,7 +85,7 @@ fn endpoint_of(page: &StatsPage, of: &EndpointStats) -> fi_stats_endpoint {
         ep_type,
         flags: flag(of.serves != 0, FI_STATS_SERVES) | flag(of.asleep != 0, FI_STATS_ASLEEP),
         written: of.written,
-        turns: page.head.turns.get(of.engine as usize).copied().unwrap_or(of.turns),
+        iterations: page.head.iterations.get(of.engine as usize).copied().unwrap_or(of.iterations),
         sent,
         sent_bytes,
         received,

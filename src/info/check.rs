@@ -529,14 +529,14 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
     info.rx_mut().op_flags = 0;
 
     let Some(hints) = hints else {
-        let shown_caps = answer_caps(0, &offer.most);
-        info.set_caps(shown_caps);
-        info.tx_mut().caps &= shown_caps;
-        info.rx_mut().caps &= shown_caps;
+        let published_caps = answer_caps(0, &offer.most);
+        info.set_caps(published_caps);
+        info.tx_mut().caps &= published_caps;
+        info.rx_mut().caps &= published_caps;
         let needs = offer.most.domain().mr_mode;
         info.edit_domain(|domain| {
             domain.mr_mode = answer_mr_mode(api, 0, needs);
-            domain.caps = answer_domain_caps(0, shown_caps, domain.caps);
+            domain.caps = answer_domain_caps(0, published_caps, domain.caps);
         });
         return Ok(info);
     };

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_a_reason() {
+    fn every_rejection_has_a_reason() {
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_ATOMIC);
         hints.tx_mut().size = 4096;

@@ -41,7 +41,7 @@ const MOST_FILES: usize = 4096;
 const MOST_NAMES: usize = 1 << 16;
 
 /// Maximum number of reported errors.
-const MOST_TOLD: usize = 1000;
+const REPORTS_MAX: usize = 1000;
 
 /// Parsed command line.
 struct SampleOptions {
@@ -402,8 +402,8 @@ impl ReportedErrors {
         }
         self.0 += 1;
         match self.0 {
-            ..=MOST_TOLD => eprintln!("{}: {error}", path.display()),
-            reported if reported == MOST_TOLD + 1 => eprintln!("further errors are not told"),
+            ..=REPORTS_MAX => eprintln!("{}: {error}", path.display()),
+            reported if reported == REPORTS_MAX + 1 => eprintln!("further errors are not told"),
             _ => {}
         }
     }

@@ -130,7 +130,7 @@ type PeerDetails = Vec<(&'static str, String)>;
 
 /// Selection of an endpoint's peers to show, possibly many.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ToldPeers {
+enum ReportedPeers {
     None,
     /// A line for each.
     All,
@@ -159,15 +159,18 @@ fn rates(before: [u64; 4], after: [u64; 4], nanos: u64) -> [f64; 4] {
 }
 
 /// Returns a remark about notable conditions.
-fn remark(process: &StatsProcess, endpoint: &EndpointStats, turns: u64, at: u64) -> String {
+fn remark(process: &StatsProcess, endpoint: &EndpointStats, iterations: u64, at: u64) -> String {
     let seen = at.saturating_sub(endpoint.written);
     if process.is_stopped() {
         "stopped".into()
     } else if endpoint.rx_queue_size > 0 && endpoint.rx_queue >= endpoint.rx_queue_size {
         "queue full".into()
-    } else if turns == 0 && !(endpoint.asleep > 0 && process.system.polls) && seen > 500_000_000 {
+    } else if iterations == 0
+        && !(endpoint.asleep > 0 && process.system.polls)
+        && seen > 500_000_000
+    {
         format!("no progress for {}", time(seen))
-    } else if endpoint.asleep > 0 && process.system.polls && turns < 10 {
+    } else if endpoint.asleep > 0 && process.system.polls && iterations < 10 {
         "asleep".into()
     } else if endpoint.idle > 0 && at.saturating_sub(endpoint.moved) > 1_000_000_000 {
         format!("nothing for {}", time(at.saturating_sub(endpoint.moved)))
@@ -190,8 +193,9 @@ fn lines(
         for (index, page) in process.pages.iter().enumerate() {
             let old = old.and_then(|old| old.pages.get(index));
             for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {
-                let told_peers = choice.told_peers((process.pid, index, endpoint.serial, 0));
-                lines.push(line(process, index, endpoint, old, at, told_peers));
+                let reported_peers =
+                    choice.reported_peers((process.pid, index, endpoint.serial, 0));
+                lines.push(line(process, index, endpoint, old, at, reported_peers));
             }
         }
     }
@@ -204,14 +208,14 @@ fn line(
     endpoint: &EndpointStats,
     old: Option<&StatsPage>,
     at: u64,
-    told_peers: ToldPeers,
+    reported_peers: ReportedPeers,
 ) -> RatedLine {
     let page = &process.pages[index];
     let same = |known: &&EndpointStats| known.serial == endpoint.serial;
     let before = old.and_then(|old| Some((old, old.endpoints.iter().find(same)?)));
     let iterations_of =
-        |page: &StatsPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
-    let (rate, turns) = match before {
+        |page: &StatsPage| page.head.iterations.get(endpoint.engine as usize).copied().unwrap_or(0);
+    let (rate, iterations) = match before {
         None => ([0.0; 4], 1),
         Some((old, known)) => {
             let nanos = endpoint.written.saturating_sub(known.written);
@@ -227,18 +231,18 @@ fn line(
         .extend([posted, unexpected, endpoint.in_flight, endpoint.rx_queue].map(|n| n.to_string()));
     let (immediate, classes) = latencies(page, endpoint, before);
     cells.extend([0.5, 0.99].map(|part| quantile(immediate, &classes, part)));
-    cells.push(remark(process, endpoint, turns, at));
+    cells.push(remark(process, endpoint, iterations, at));
     let (mut peers, mut details) = (Vec::new(), None);
-    if told_peers != ToldPeers::None {
+    if reported_peers != ReportedPeers::None {
         let known = before.map_or(&[][..], |(old, known)| old.peers_of(known));
         let known: HashMap<_, _> = known.iter().map(|peer| (peer.serial, peer)).collect();
         for peer in page.peers_of(endpoint) {
             let rate = peer_rate(peer, known.get(&peer.serial).copied());
-            match told_peers {
-                ToldPeers::One(serial) if serial == peer.serial => {
+            match reported_peers {
+                ReportedPeers::One(serial) if serial == peer.serial => {
                     details = Some(peer_details(page, endpoint, peer, rate, at));
                 }
-                ToldPeers::All => peers.push(peer_line(peer, rate, at)),
+                ReportedPeers::All => peers.push(peer_line(peer, rate, at)),
                 _ => {}
             }
         }
@@ -345,14 +349,14 @@ struct TopChoice {
 
 impl TopChoice {
     /// Returns the peers to show of the endpoint with this key.
-    fn told_peers(&self, endpoint: LineKey) -> ToldPeers {
+    fn reported_peers(&self, endpoint: LineKey) -> ReportedPeers {
         match self.view {
-            TopView::All if self.peers => ToldPeers::All,
-            TopView::Endpoint(key) if key == endpoint => ToldPeers::All,
+            TopView::All if self.peers => ReportedPeers::All,
+            TopView::Endpoint(key) if key == endpoint => ReportedPeers::All,
             TopView::Peer((pid, page, serial, peer)) if (pid, page, serial, 0) == endpoint => {
-                ToldPeers::One(peer)
+                ReportedPeers::One(peer)
             }
-            _ => ToldPeers::None,
+            _ => ReportedPeers::None,
         }
     }
 

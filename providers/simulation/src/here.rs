@@ -107,7 +107,7 @@ pub fn memory() -> Result {
 }
 
 /// Returns the number of denials of memory since the last call.
-pub fn refusals() -> u32 {
+pub fn take_refused_count() -> u32 {
     REFUSED.take()
 }
 

@@ -435,7 +435,7 @@ impl<W: SimWorld> Sim<W> {
 
     /// Permits broken links to a node after a denial of memory.
     fn note_shortage(&mut self, node: usize) -> bool {
-        let refused = here::refusals() > 0;
+        let refused = here::take_refused_count() > 0;
         if refused {
             (0..self.plan.nodes).for_each(|other| self.oracle.hurt(node, other));
         }

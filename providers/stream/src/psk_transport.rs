@@ -221,8 +221,8 @@ impl<L: ByteLink> PskLink<L> {
         }
         match &mut *state {
             PskState::Unencrypted => self.carrier.send(bytes),
-            PskState::Encrypted(records, owes_data) => {
-                self.send_records(records, owes_data, bytes.len(), |from, buf| {
+            PskState::Encrypted(records, is_data_pending) => {
+                self.send_records(records, is_data_pending, bytes.len(), |from, buf| {
                     buf.copy_from_slice(&bytes[from..from + buf.len()]);
                 })
             }
@@ -233,8 +233,8 @@ impl<L: ByteLink> PskLink<L> {
     #[inline(never)]
     fn send_list_slow(&self, list: &GatherList<'_>) -> Result<usize> {
         let session = self.session()?;
-        if let PskState::Encrypted(records, owes_data) = &mut *session.state.borrow_mut() {
-            return self.send_records(records, owes_data, list.len(), |from, buf| {
+        if let PskState::Encrypted(records, is_data_pending) = &mut *session.state.borrow_mut() {
+            return self.send_records(records, is_data_pending, list.len(), |from, buf| {
                 list.copy_to(from, buf);
             });
         }
@@ -269,14 +269,14 @@ impl<L: ByteLink> PskLink<L> {
     fn send_records(
         &self,
         records: &mut RecordStream,
-        owes_data: &mut bool,
+        is_data_pending: &mut bool,
         len: usize,
         copy: impl Fn(usize, &mut [u8]),
     ) -> Result<usize> {
         self.flush_records(records)?;
-        let before = usize::from(*owes_data && len > 0);
+        let before = usize::from(*is_data_pending && len > 0);
         if before == 1 {
-            *owes_data = false;
+            *is_data_pending = false;
         }
         let mut done = before;
         while done < len {
@@ -286,7 +286,7 @@ impl<L: ByteLink> PskLink<L> {
             match self.flush_records(records) {
                 Ok(()) => {}
                 Err(Error::AGAIN | Error::INTR) => {
-                    *owes_data = true;
+                    *is_data_pending = true;
                     done -= 1;
                     return if done == 0 { Err(Error::AGAIN) } else { Ok(done) };
                 }
@@ -435,8 +435,8 @@ impl<L: ByteLink> AuthenticatedLink for PskLink<L> {
 
     fn has_half_sent(&self) -> bool {
         self.session.as_deref().is_some_and(|session| {
-            matches!(&*session.state.borrow(), PskState::Encrypted(records, owes_data)
-                if *owes_data || !records.unsent().is_empty())
+            matches!(&*session.state.borrow(), PskState::Encrypted(records, is_data_pending)
+                if *is_data_pending || !records.unsent().is_empty())
         })
     }
 }

@@ -344,7 +344,7 @@ fn fabric_name(device: VerbsDevice, gid_idx: i32) -> Result<CString> {
 /// Bits per second of a port (InfiniBand's codes of speed and width).
 fn speed(port: &raw::ibv_port_attr) -> usize {
     const MEGA: usize = 1_000_000;
-    let lane_count = match port.active_width {
+    let multiple = match port.active_width {
         1 => 1,
         2 => 4,
         4 => 8,
@@ -352,7 +352,7 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
         16 => 2,
         _ => 0,
     };
-    let lane = match port.active_speed {
+    let single = match port.active_speed {
         1 => 2_500,
         2 => 5_000,
         4 | 8 => 10_000,
@@ -362,7 +362,7 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
         128 => 100_000,
         _ => 0,
     };
-    lane_count * lane * MEGA
+    multiple * single * MEGA
 }
 
 /// Returns the link in sysfs to the bus of a device.

@@ -153,7 +153,7 @@ record! {
     began: u64,
     /// Progress iterations of engines, not copied periodically like the rest, but written in each
     /// iteration.
-    turns: [u64; ENGINES],
+    iterations: [u64; ENGINES],
     /// For later versions.
     spare: [[u64; 17]; 2],
 }
@@ -194,7 +194,7 @@ record! {
     /// When this was written.
     written: u64,
     /// Engine's number of progress iterations at that time.
-    turns: u64,
+    iterations: u64,
     /// Progress iterations since the last activity.
     idle: u64,
     /// Threads asleep in a call, or about to sleep.
@@ -257,8 +257,8 @@ record! {
     /// not complete at the return of the call. Few are timed; each represents all started since the
     /// previous one.
     latency: [u64; LATENCY_CLASSES],
-    /// Progress iterations made by library threads, in addition to the application; see `turns`.
-    visits: u64,
+    /// Progress iterations made by library threads, in addition to the application; see `iterations`.
+    thread_iterations: u64,
     /// Number of connections resumed after the loss of their sockets (FI_TCP_RESUME), and bytes sent
     /// again because of lost sockets.
     resumes: u64,
@@ -404,7 +404,7 @@ pub const ENDPOINT_COUNTERS: &[EndpointCounter] = {
     }
     &[
         without_metric("written", |ep, _| Single(ep.written)),
-        without_metric("turns", |ep, _| Single(ep.turns)),
+        without_metric("iterations", |ep, _| Single(ep.iterations)),
         without_metric("asleep", |ep, _| Single(ep.asleep)),
         with_metric("sent", "sent_messages_total", "counter", "Messages sent", |_, passed| {
             Single(passed[0])

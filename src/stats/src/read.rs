@@ -86,18 +86,18 @@ impl From<io::Error> for StatsReadError {
 }
 
 /// Readable memory.
-pub trait ShownMemory {
+pub trait PublishedMemory {
     /// Reads bytes from `offset` on; fewer at the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 }
 
-impl ShownMemory for File {
+impl PublishedMemory for File {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         FileExt::read_at(self, buf, offset)
     }
 }
 
-impl ShownMemory for [u8] {
+impl PublishedMemory for [u8] {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let from = usize::try_from(offset).ok().and_then(|at| self.get(at..)).unwrap_or(&[]);
         let count = from.len().min(buf.len());
@@ -119,7 +119,7 @@ pub struct StatsPage {
     pub left_out: LeftOut,
 }
 
-fn words<M: ShownMemory + ?Sized>(
+fn words<M: PublishedMemory + ?Sized>(
     memory: &M,
     at: usize,
     count: usize,
@@ -150,7 +150,7 @@ struct RecordReader<'r, M: ?Sized> {
     left_out: LeftOut,
 }
 
-impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
+impl<M: PublishedMemory + ?Sized> RecordReader<'_, M> {
     /// Adds the used ones of `count` records starting at a word.
     fn read<R: FactRecord>(
         &mut self,
@@ -223,7 +223,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
 }
 
 /// Reads the head of a memory segment: its process, and its version.
-pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<StatsHeader, StatsReadError> {
+pub fn read_head<M: PublishedMemory + ?Sized>(memory: &M) -> Result<StatsHeader, StatsReadError> {
     const SHORT: StatsReadError = StatsReadError::Rubbish("it is too short");
     let head = words(memory, 0, StatsHeader::WORDS).map_err(|error| match error {
         StatsReadError::Rubbish(_) => SHORT,
@@ -246,7 +246,7 @@ pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<StatsHeader, Sta
 }
 
 /// Reads a memory within the bounds of a process.
-pub fn read<M: ShownMemory + ?Sized>(
+pub fn read<M: PublishedMemory + ?Sized>(
     memory: &M,
     bounds: &mut ProcessBounds,
 ) -> Result<StatsPage, StatsReadError> {
@@ -697,7 +697,7 @@ mod tests {
     #[test]
     fn rereads_of_unstable_records_are_bounded_in_total() {
         struct CountedMemory(Vec<u8>, std::cell::Cell<usize>);
-        impl ShownMemory for CountedMemory {
+        impl PublishedMemory for CountedMemory {
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
                 self.1.set(self.1.get() + 1);
                 self.0.read_at(offset, buf)

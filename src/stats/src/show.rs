@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_is_shown_with_its_tag_and_source() {
+    fn receive_is_printed_with_its_tag_and_source() {
         let waits = PendingOpStats { kind: 2, tag: 5, ignore_or_len: 0xf0, source: ANY };
         assert_eq!(receive(&waits, |_| String::new()), "tag 0x5 (bits 0xf0 ignored) from anyone");
         let waits = PendingOpStats { kind: 1, source: 3, ..waits };

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn established_connection_resets_the_refusal_count() {
+    fn established_connection_resets_the_rejection_count() {
         let (now, mut retry) = (Instant::now(), ConnectBackoff::default());
         retry.refused(now, &RULE);
         retry.refused(now, &RULE);

@@ -475,9 +475,9 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// Returns true if a message over its quota, with a capacity of `most` bytes, would fit without
     /// the messages of other unknown peers. Named peers never evict messages of disconnected
     /// unknown peers; their own messages wait instead.
-    pub fn unknown_peers_keep_out(&self, envelope: &Envelope, most: usize) -> bool {
+    pub fn is_excluded_by_unknown_peers(&self, envelope: &Envelope, most: usize) -> bool {
         let message = self.cost_of(envelope);
-        self.queues.look(0, |queues| queues.quota().is_kept_out_by_unknown_peers(message, most))
+        self.queues.look(0, |queues| queues.quota().is_excluded_by_unknown_peers(message, most))
     }
 
     /// Records the disconnection of an unknown peer. Its messages stay for a while: it may have

@@ -74,7 +74,7 @@ impl UnexpectedQuota {
 
     /// Returns true if a message of an unknown peer would be admitted without the messages of all
     /// other unknown peers.
-    pub(super) fn is_kept_out_by_unknown_peers(&self, message: MessageCost, most: usize) -> bool {
+    pub(super) fn is_excluded_by_unknown_peers(&self, message: MessageCost, most: usize) -> bool {
         message.of_unknown_peer
             && fits_unknown_peer(message, 0, most)
             && self.has_space(message.cost, most)
@@ -158,8 +158,8 @@ mod tests {
         assert!(!quota.admits(of_unknown(100, one + 1), MOST));
         quota.change(0, MOST / ALL_UNKNOWN_PEERS, true);
         assert!(!quota.admits(of_unknown(100, 100), MOST));
-        assert!(quota.is_kept_out_by_unknown_peers(of_unknown(100, 100), MOST));
-        assert!(!quota.is_kept_out_by_unknown_peers(of_peer(100, 100), MOST));
+        assert!(quota.is_excluded_by_unknown_peers(of_unknown(100, 100), MOST));
+        assert!(!quota.is_excluded_by_unknown_peers(of_peer(100, 100), MOST));
         assert!(quota.exceeds_share(100, MOST / ALL_UNKNOWN_PEERS));
         quota.reclassify(MOST / ALL_UNKNOWN_PEERS, false);
         assert_eq!((quota.of_unknown_peers(), quota.bytes()), (0, MOST / ALL_UNKNOWN_PEERS));

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn return_values_and_flags_are_shown_as_text() {
+    fn return_values_and_flags_are_printed_as_text() {
         let text = |ret, text| Why(ret, text).to_string();
         assert_eq!(text(0, true), " (Success)");
         assert_eq!(text(16, false), "");

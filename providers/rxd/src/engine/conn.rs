@@ -652,7 +652,7 @@ mod tests {
     const OPEN: Ack = Ack { window: 128, here: 0, taken: 0 };
 
     #[test]
-    fn refusals_shorten_the_timeout_until_a_sign_of_life() {
+    fn rejections_shorten_the_timeout_until_the_peer_responds() {
         let now = Instant::now();
         let mut conn = RxdConn::new(0, 0, 1, 128, now);
         conn.refused = MAX_ICMP_ERRORS - 1;

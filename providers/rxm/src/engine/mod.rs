@@ -106,7 +106,7 @@ pub(crate) struct RxmState {
     /// Statistics page entries of the endpoints.
     stats: EngineStats,
     /// Progress iterations made by threads of the library.
-    visits: u64,
+    thread_iterations: u64,
 }
 
 impl RxmEngine {
@@ -115,8 +115,13 @@ impl RxmEngine {
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         // Simulated worlds publish no statistics.
         let stats = if cfg!(test) { EngineStats::hidden() } else { EngineStats::new(&RXM) };
-        let state =
-            RxmState { eps: Slab::default(), helped: false, started: None, stats, visits: 0 };
+        let state = RxmState {
+            eps: Slab::default(),
+            helped: false,
+            started: None,
+            stats,
+            thread_iterations: 0,
+        };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -233,8 +238,8 @@ impl RxmEngine {
         }
         let fds = state.ep(ep).enable(bindings)?;
         // An endpoint never polled is to be identifiable by its address in the statistics page.
-        let RxmState { eps, stats, visits, .. } = &mut *state;
-        eps[ep].show(stats, [self.activity(), *visits], false);
+        let RxmState { eps, stats, thread_iterations, .. } = &mut *state;
+        eps[ep].show(stats, [self.activity(), *thread_iterations], false);
         self.watch(fds)
     }
 
@@ -322,7 +327,7 @@ impl Progress for RxmEngine {
     }
 
     fn run_for_library(&self) -> bool {
-        self.lock().visits += 1;
+        self.lock().thread_iterations += 1;
         self.progress();
         self.may_block()
     }
@@ -449,7 +454,7 @@ impl RxmState {
     fn show(&mut self, asleep: bool) {
         let iterations = self.stats.iterations();
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
-            ep.show(&self.stats, [iterations, self.visits], asleep);
+            ep.show(&self.stats, [iterations, self.thread_iterations], asleep);
         }
     }
 }

@@ -55,7 +55,7 @@ impl RxmEngineEp {
     pub(super) fn show(
         &mut self,
         stats: &EngineStats,
-        [iterations, visits]: [u64; 2],
+        [iterations, thread_iterations]: [u64; 2],
         asleep: bool,
     ) {
         self.show_due = false;
@@ -75,8 +75,8 @@ impl RxmEngineEp {
             kind: kinds::RDM,
             engine: stats.engine(),
             written: now,
-            turns: iterations,
-            visits,
+            iterations,
+            thread_iterations,
             idle: (moved < now).into(),
             asleep: asleep.into(),
             moved,

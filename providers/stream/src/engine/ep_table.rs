@@ -49,13 +49,13 @@ impl EpTable {
     /// Returns true if there is space to buffer a message. If necessary, drops messages of
     /// disconnected unknown peers to buffer one of another peer.
     /// `most`: the maximum bytes of all unexpected messages.
-    pub(super) fn makes_room(&mut self, envelope: &Arrival, most: usize) -> bool {
+    pub(super) fn make_space(&mut self, envelope: &Arrival, most: usize) -> bool {
         loop {
             let matcher = &self[envelope.ep].matcher;
             if matcher.may_buffer(envelope, most) {
                 return true;
             }
-            if !matcher.unknown_peers_keep_out(envelope, most)
+            if !matcher.is_excluded_by_unknown_peers(envelope, most)
                 || !self.drop_oldest_left(envelope.ep)
             {
                 return false;

@@ -407,7 +407,7 @@ impl<N: ShmTransport> RxPath<N> {
         behind: &[u8],
     ) -> Result<(u32, HeaderOutcome)> {
         let mut envelope = envelope;
-        let has_space = self.tx.eps.makes_room(&envelope, N::Link::settings().max_unexpected);
+        let has_space = self.tx.eps.make_space(&envelope, N::Link::settings().max_unexpected);
         let conn = &mut self.tx.io.conns[id];
         let ep = &mut self.tx.eps[conn.ep];
         let here = envelope.len.min(behind.len());

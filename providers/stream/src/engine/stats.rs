@@ -100,14 +100,14 @@ pub(super) struct StatsPublisher {
     /// [`PollBackoff::last`](ofi_provider::backoff::PollBackoff::last)).
     show_at: u64,
     /// Progress iterations made by threads of the library.
-    visits: u64,
+    thread_iterations: u64,
     /// The endpoints serve those of a utility provider.
     serves: bool,
 }
 
 impl StatsPublisher {
     pub(super) fn new(page: EngineStats) -> Self {
-        Self { page, show_at: 0, visits: 0, serves: false }
+        Self { page, show_at: 0, thread_iterations: 0, serves: false }
     }
 
     /// Counts a progress iteration; `iterations` is the sum of all.
@@ -118,7 +118,7 @@ impl StatsPublisher {
 
     /// Counts a progress iteration made by a thread of the library.
     pub(super) fn count_library_iteration(&mut self) {
-        self.visits += 1;
+        self.thread_iterations += 1;
     }
 
     /// Records endpoints serving those of a utility provider.
@@ -201,8 +201,8 @@ impl StatsPublisher {
                 },
                 engine: stats.engine(),
                 written: now,
-                turns: io.poll.iterations(),
-                visits: self.visits,
+                iterations: io.poll.iterations(),
+                thread_iterations: self.thread_iterations,
                 idle: u64::from(io.poll.idle()),
                 asleep: io.poll.waiters() as u64,
                 moved,

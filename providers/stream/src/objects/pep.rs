@@ -193,7 +193,7 @@ impl<N: ShmTransport> StreamPepState<N> {
         self.net.clear_timer();
         let hold_off = self.end_silence();
         for _ in 0..ACCEPTS {
-            if !self.makes_room() {
+            if !self.make_space() {
                 return self.wait(SPACE_DELAY);
             }
             let Some((listener, _)) = &self.listener else { return };
@@ -269,7 +269,7 @@ impl<N: ShmTransport> StreamPepState<N> {
     /// queue while the unanswered requests reach the backlog, or unknown peers use up their share
     /// of descriptors. Silent pending connections, and requests unanswered for [`ANSWER_TIME`], are
     /// dropped to make space.
-    fn makes_room(&mut self) -> bool {
+    fn make_space(&mut self) -> bool {
         let now = self.net.now();
         loop {
             if self.has_space() {

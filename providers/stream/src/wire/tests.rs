@@ -46,7 +46,7 @@ fn ack_run_extends_by_consecutive_numbers_up_to_its_maximum() {
 }
 
 #[test]
-fn refusal_carries_an_error_and_for_writes_a_number() {
+fn rejection_carries_an_error_and_for_writes_a_number() {
     let parsed = |header: &StreamHeader| {
         StreamHeader::parse(&written(header, ByteOrder::Network), ByteOrder::Network)
     };

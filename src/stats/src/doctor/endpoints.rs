@@ -167,7 +167,8 @@ fn queues(_analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut Find
         } else if *entries > 0 && view.is_looking() && (i == 0 || endpoint.one_queue == 1) {
             let cause =
                 format!("{who} does not read the {entries} entries of its completion queue{of}");
-            let seen = format!("it makes progress by other calls, {} times in between", view.turns);
+            let seen =
+                format!("it makes progress by other calls, {} times in between", view.iterations);
             list.add(HangCause::QueueUnread, pid, None, || (cause, seen));
         }
     }

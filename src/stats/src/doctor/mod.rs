@@ -51,11 +51,11 @@ pub fn standstill(before: &StatsProcess, after: &StatsProcess) -> Option<Vec<[u6
     for (old, page) in before.pages.iter().zip(&after.pages) {
         for endpoint in &page.endpoints {
             let iterations_of =
-                |page: &StatsPage| page.head.turns.get(endpoint.engine as usize).copied();
+                |page: &StatsPage| page.head.iterations.get(endpoint.engine as usize).copied();
             let looks = iterations_of(old) != iterations_of(page) || endpoint.asleep > 0;
             if endpoint.serves == 0 && looks && is_waiting(page, endpoint) {
                 let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
-                let [[posted, tagged], [buffered, kept_tagged]] =
+                let [[posted, tagged], [buffered, buffered_tagged]] =
                     [endpoint.posted, endpoint.unexpected];
                 let serial = endpoint.serial;
                 still.push([
@@ -67,7 +67,7 @@ pub fn standstill(before: &StatsProcess, after: &StatsProcess) -> Option<Vec<[u6
                     posted,
                     tagged,
                     buffered,
-                    kept_tagged,
+                    buffered_tagged,
                     endpoint.rx_queue,
                 ]);
             }

@@ -26,11 +26,11 @@ pub(super) fn pairs(analysis: &HangAnalysis<'_>, list: &mut FindingList) {
                 continue;
             }
             let connected = peer.state & 0xff == states::CONNECTED;
-            let owes_data = has_pending(peer) || !connected;
+            let has_pending_data = has_pending(peer) || !connected;
             let awaited = view.awaits(peer);
             let own = other.process.pid == view.process.pid;
             let [viewer, asked] = [view, other].map(|view| view.process.pid);
-            let waits = view.is_looking() && !own && (owes_data || awaited);
+            let waits = view.is_looking() && !own && (has_pending_data || awaited);
             let lasts = now.saturating_sub(peer.moved) > LASTING;
             let silent = waits && !other.is_looking() && other.unseen(now) > LASTING;
             let computes = waits && awaited && lasts && other.is_left_to_threads();
@@ -39,7 +39,7 @@ pub(super) fn pairs(analysis: &HangAnalysis<'_>, list: &mut FindingList) {
                     let cause = format!(
                         "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
                         other.who(),
-                        100.0 * other.kept_waiting.min(1.0),
+                        100.0 * other.runnable_share.min(1.0),
                         view.who()
                     );
                     let seen = format!(
@@ -132,9 +132,9 @@ fn silence(
     peer: &PeerStats,
 ) -> (String, String) {
     let how = match other.process.system.threads.chars().next() {
-        Some('R') if other.kept_waiting > NO_PROCESSOR_SHARE => format!(
+        Some('R') if other.runnable_share > NO_PROCESSOR_SHARE => format!(
             "it computes, and has a processor for {:.0} % of the time",
-            100.0 * (1.0 - other.kept_waiting)
+            100.0 * (1.0 - other.runnable_share)
         ),
         Some('R') => "it computes".to_string(),
         Some('D') => "it waits for a device".to_string(),

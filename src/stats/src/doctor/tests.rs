@@ -17,11 +17,11 @@ fn named(pid: u32) -> String {
     format!("10.0.0.{pid}:1")
 }
 
-/// Returns a process polling its queues, with an endpoint of this kind; `turns` at the second
+/// Returns a process polling its queues, with an endpoint of this kind; `iterations` at the second
 /// read.
-fn of(pid: u32, turns: u64, endpoint: EndpointStats, peers: &[PeerStats]) -> StatsProcess {
+fn of(pid: u32, iterations: u64, endpoint: EndpointStats, peers: &[PeerStats]) -> StatsProcess {
     let mut head = StatsHeader::default();
-    head.turns[0] = turns;
+    head.iterations[0] = iterations;
     let endpoint = EndpointStats {
         serial: 1,
         kind: kinds::RDM,
@@ -65,7 +65,7 @@ fn receiving(from: u32) -> EndpointStats {
 fn rules(processes: &[StatsProcess], still: &[u32]) -> Vec<(HangCause, u32)> {
     let mut before = processes.to_vec();
     for process in before.iter_mut().filter(|one| !still.contains(&one.pid)) {
-        process.pages[0].head.turns[0] = 0;
+        process.pages[0].head.iterations[0] = 0;
     }
     examine(&before, processes, NOW).iter().map(|found| (found.rule, found.pid)).collect()
 }
@@ -98,7 +98,7 @@ fn cpu_starvation_is_distinguished_from_computing() {
         [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, EndpointStats::default(), &[peer(1)])];
     processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
     let mut before = processes.to_vec();
-    before[0].pages[0].head.turns[0] = 0;
+    before[0].pages[0].head.iterations[0] = 0;
     let then = Instant::now();
     before[1].system.read_at = Some(then);
     processes[1].system.read_at = Some(then + Duration::from_secs(2));
@@ -149,7 +149,7 @@ fn cycle_of_waiting_processes_is_one_finding() {
     };
     let processes = [wait(1, 2), wait(2, 3), wait(3, 1)];
     let mut before = processes.to_vec();
-    before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
+    before.iter_mut().for_each(|process| process.pages[0].head.iterations[0] = 0);
     let found = examine(&before, &processes, NOW);
     assert_eq!(found[0].rule, HangCause::Deadlock, "{found:?}");
     assert!(found[0].cause.starts_with("3 processes wait for messages of each other"));
@@ -194,16 +194,17 @@ fn receives_from_any_source_wait_for_no_process() {
 
 #[test]
 fn computing_process_is_found_despite_a_progress_thread() {
-    let computes = EndpointStats { turns: 100, visits: 60, ..EndpointStats::default() };
+    let computes =
+        EndpointStats { iterations: 100, thread_iterations: 60, ..EndpointStats::default() };
     let mut processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
     let mut before = processes.to_vec();
-    before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
+    before.iter_mut().for_each(|process| process.pages[0].head.iterations[0] = 0);
     before[1].pages[0].endpoints[0].written = NOW - 1_000_000_000;
     let first = |before: &[_], processes: &[_]| examine(before, processes, NOW)[0].rule;
     assert_eq!(first(&before, &processes), HangCause::Computes);
     // One that makes calls itself has only not sent.
     let mut calls = before.clone();
-    calls[1].pages[0].endpoints[0].turns = 90;
+    calls[1].pages[0].endpoints[0].iterations = 90;
     assert_eq!(first(&calls, &processes), HangCause::NothingSent);
     // So has one of which nothing was shown, but that it made turns.
     let mut slow = before.clone();
@@ -237,7 +238,7 @@ fn only_connections_are_reported_for_underlying_endpoints() {
     let unnamed = PeerStats { address: [0; 8], ..core.peers()[0] };
     both.pages[1] = StatsPage::new(core.head, core.endpoints, vec![unnamed]);
     let mut before = vec![both.clone()];
-    before[0].pages.iter_mut().for_each(|page| page.head.turns[0] = 0);
+    before[0].pages.iter_mut().for_each(|page| page.head.iterations[0] = 0);
     let found = examine(&before, &[both], NOW);
     assert_eq!(found.len(), 1);
     let expected = "gets no answer from the network at 10.0.0.7:1";

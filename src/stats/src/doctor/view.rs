@@ -22,13 +22,13 @@ pub(super) struct EndpointView<'f> {
     /// Nothing came or went between both times, and nothing was posted.
     pub(super) quiet: bool,
     /// Progress iterations of its engine between both times.
-    pub(super) turns: u64,
+    pub(super) iterations: u64,
     /// Progress iterations made by the application itself, as far as the endpoint was published.
     pub(super) calls: u64,
     /// The process ran at both times.
     pub(super) ran_on: bool,
     /// Fraction of the interval the process was runnable but not running.
-    pub(super) kept_waiting: f64,
+    pub(super) runnable_share: f64,
     /// True if it was starved nearly all of the time, and ran too briefly for a statement about its
     /// activity.
     pub(super) cq_blocked: bool,
@@ -58,7 +58,7 @@ impl<'f> EndpointView<'f> {
     /// Returns true if a thread of the process polls its queues, or sleeps until an event.
     pub(super) fn is_looking(&self) -> bool {
         // A thread asleep before may do something else now.
-        self.turns > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
+        self.iterations > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -110,7 +110,7 @@ impl<'f> EndpointView<'f> {
     /// Returns true if only threads of the library poll the queues: the application runs, and makes
     /// no call.
     pub(super) fn is_left_to_threads(&self) -> bool {
-        self.endpoint.visits > 0 && self.calls == 0 && self.ran_on
+        self.endpoint.thread_iterations > 0 && self.calls == 0 && self.ran_on
     }
 
     /// Returns true if the endpoint serves a utility provider's: messages and receives are in the
@@ -156,7 +156,7 @@ pub(super) fn pending(peer: &PeerStats) -> String {
 }
 
 /// Returns the fraction of the interval the process was runnable but not running; 0 if it slept.
-fn share_kept_waiting(before: &SystemStats, after: &SystemStats) -> f64 {
+fn compute_runnable_share(before: &SystemStats, after: &SystemStats) -> f64 {
     let could_run = [before, after].iter().all(|system| system.threads.starts_with('R'));
     let (Some(then), Some(now)) = (before.read_at, after.read_at) else { return 0.0 };
     let (Some(old), Some(ran)) = (before.ran, after.ran) else { return 0.0 };
@@ -168,9 +168,10 @@ fn share_kept_waiting(before: &SystemStats, after: &SystemStats) -> f64 {
 }
 
 /// Returns true if a process was starved between both reads, so little is known of it.
-fn is_starved(before: &SystemStats, after: &SystemStats) -> bool {
+fn lacks_processor(before: &SystemStats, after: &SystemStats) -> bool {
     let ran = after.ran.zip(before.ran).map(|(now, then)| now.saturating_sub(then));
-    share_kept_waiting(before, after) > NO_PROCESSOR_SHARE && ran.is_some_and(|ran| ran < BRIEFLY)
+    compute_runnable_share(before, after) > NO_PROCESSOR_SHARE
+        && ran.is_some_and(|ran| ran < BRIEFLY)
 }
 
 /// Returns the processes starved between both reads, with little known of them.
@@ -180,7 +181,7 @@ pub fn cq_blocked<'p>(
 ) -> impl Iterator<Item = &'p StatsProcess> {
     let before = by_pid(before);
     after.iter().filter(move |process| {
-        before.get(&process.pid).is_some_and(|old| is_starved(&old.system, &process.system))
+        before.get(&process.pid).is_some_and(|old| lacks_processor(&old.system, &process.system))
     })
 }
 
@@ -198,9 +199,9 @@ pub(super) fn views<'f>(
     let before = by_pid(before);
     for process in after {
         let earlier = before.get(&process.pid).copied();
-        let kept_waiting =
-            earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
-        let cq_blocked = earlier.is_some_and(|old| is_starved(&old.system, &process.system));
+        let runnable_share =
+            earlier.map_or(0.0, |earlier| compute_runnable_share(&earlier.system, &process.system));
+        let cq_blocked = earlier.is_some_and(|old| lacks_processor(&old.system, &process.system));
         let runs = |process: &StatsProcess| process.system.threads.starts_with('R');
         let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
@@ -210,11 +211,12 @@ pub(super) fn views<'f>(
                     let same = |old: &&EndpointStats| old.serial == endpoint.serial;
                     Some((earlier, earlier.endpoints.iter().find(same)?))
                 });
-                let own_calls = |of: &EndpointStats| of.turns.wrapping_sub(of.visits);
-                let (quiet, turns) = match old {
+                let own_calls =
+                    |of: &EndpointStats| of.iterations.wrapping_sub(of.thread_iterations);
+                let (quiet, iterations) = match old {
                     Some((earlier, old)) => {
                         let iterations_of = |page: &StatsPage| {
-                            page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0)
+                            page.head.iterations.get(endpoint.engine as usize).copied().unwrap_or(0)
                         };
                         let same = earlier.passed(old) == page.passed(endpoint)
                             && old.posted == endpoint.posted
@@ -228,17 +230,17 @@ pub(super) fn views<'f>(
                     Some((_, old)) if old.written != endpoint.written => {
                         own_calls(endpoint).wrapping_sub(own_calls(old))
                     }
-                    _ => turns,
+                    _ => iterations,
                 };
                 views.push(EndpointView {
                     process,
                     page,
                     endpoint,
                     quiet,
-                    turns,
+                    iterations,
                     calls,
                     ran_on,
-                    kept_waiting,
+                    runnable_share,
                     cq_blocked,
                 });
             }

@@ -62,7 +62,7 @@ fn bytes_go_both_ways_and_come_in_order() {
 }
 
 #[test]
-fn inline_messages_of_any_length_are_read_in_place() {
+fn inline_messages_of_any_length_are_read_without_a_copy() {
     let (a, b) = pair(4096);
     let source: Vec<u8> = (0..INLINE as u8).collect();
     let mut buf = [0; INLINE];
@@ -181,7 +181,7 @@ fn long_messages_with_header_arrive_whole_at_any_ring_position() {
 }
 
 #[test]
-fn whole_messages_are_read_in_place() {
+fn whole_messages_are_read_without_a_copy() {
     let (a, b) = pair(4096);
     let source: Vec<u8> = (0..4000u32).map(|n| n as u8).collect();
     let mut buf = vec![0; 4000];

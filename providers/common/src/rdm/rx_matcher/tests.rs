@@ -433,18 +433,24 @@ fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
         matcher.buffer_unexpected(message(1, 0, 100_000), Waits(None, 100_000));
     }
     assert!(!matcher.may_buffer(&named, MOST) && !matcher.may_buffer(&unknown_peer, MOST));
-    assert!(!matcher.unknown_peers_keep_out(&named, MOST), "no unknown peer is dropped for it");
-    assert!(!matcher.unknown_peers_keep_out(&unknown_peer, MOST), "that others go would not help");
+    assert!(
+        !matcher.is_excluded_by_unknown_peers(&named, MOST),
+        "no unknown peer is dropped for it"
+    );
+    assert!(
+        !matcher.is_excluded_by_unknown_peers(&unknown_peer, MOST),
+        "that others go would not help"
+    );
     let mut matcher = RxMatcher::new(false, false, 64);
     for peer in 0..1000 {
         fill(&mut matcher, peer, 8);
     }
     assert!(
         !matcher.may_buffer(&unknown_peer, MOST)
-            && matcher.unknown_peers_keep_out(&unknown_peer, MOST)
+            && matcher.is_excluded_by_unknown_peers(&unknown_peer, MOST)
     );
     let large = message(2000, 0, MOST / ONE_UNKNOWN_PEER);
-    assert!(!matcher.unknown_peers_keep_out(&large, MOST), "it would not be kept anyway");
+    assert!(!matcher.is_excluded_by_unknown_peers(&large, MOST), "it would not be kept anyway");
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn large_message_without_receive_does_not_block_other_messages() {
 }
 
 #[test]
-fn failing_response_sends_exactly_one_refusal() {
+fn failing_response_sends_exactly_one_rejection() {
     let mut pair = Pair::new(2, 0);
     pair.handshake(0, 1);
     let back = pair.conn(1, 0);
@@ -296,7 +296,7 @@ fn failing_response_sends_exactly_one_refusal() {
 }
 
 #[test]
-fn resent_packets_of_a_response_without_data_are_refusals() {
+fn resent_packets_of_a_response_without_data_are_rejections() {
     let (data, space) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
     let mut answer = RxdTx::of_peer(0, 77, data, 10 * space, space);
     let regions = MrTable::new(0);
@@ -313,7 +313,7 @@ fn resent_packets_of_a_response_without_data_are_refusals() {
 }
 
 #[test]
-fn refusal_of_an_operation_does_not_affect_the_next_one() {
+fn rejected_operation_does_not_affect_the_next_one() {
     let mut pair = Pair::new(2, 0);
     pair.handshake(0, 1);
     pair.start(0, 1, READ_REQ, 0, BAD);

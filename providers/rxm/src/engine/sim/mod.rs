@@ -420,7 +420,7 @@ fn connection_request_out_of_memory_is_answered_and_retried() {
         let receive = sim.receive_now((1, part), 2000);
         let message = sim.send_immediately(0, (1, part), 2000, FI_COMPLETION);
         here::have_shortage(1, SimRandom::new(seed));
-        while here::refusals() == 0 {
+        while here::take_refused_count() == 0 {
             sim.world.something_happens(false);
             sim.poll_alone(1);
         }

@@ -2,7 +2,7 @@
  * A kernel module in the way of kfabric's own tests, for the stand-ins beside
  * it: a server receives a message and answers, a client calls it.
  *
- *   greeting role=server addr=127.0.0.1 port=N	 (N as the address has it in memory)
+ *   exchange role=server addr=127.0.0.1 port=N	 (N as the address has it in memory)
  */
 #include <linux/module.h>
 #include <linux/inet.h>
@@ -18,7 +18,7 @@ MODULE_AUTHOR("ofi-rs");
 MODULE_DESCRIPTION("A message and its answer");
 MODULE_LICENSE("Dual BSD/GPL");
 
-#define MODULE_NAME "greeting"
+#define MODULE_NAME "exchange"
 #include <kfi_log.h>
 
 static char role[10];
@@ -145,7 +145,7 @@ static int work(void *data)
 	return ret;
 }
 
-static int __init greeting_init(void)
+static int __init exchange_init(void)
 {
 	if (strcmp(role, "server") && strcmp(role, "client"))
 		return -EINVAL;
@@ -156,7 +156,7 @@ static int __init greeting_init(void)
 	return 0;
 }
 
-static void __exit greeting_exit(void)
+static void __exit exchange_exit(void)
 {
 	int ret = kthread_stop(worker);
 
@@ -164,5 +164,5 @@ static void __exit greeting_exit(void)
 		exit(-ret);
 }
 
-module_init(greeting_init);
-module_exit(greeting_exit);
+module_init(exchange_init);
+module_exit(exchange_exit);

@@ -1,13 +1,13 @@
 /*
  * A program of one release of libfabric, bound to that release's symbol
- * versions and carrying its structures: compiled once per NODE (see eras.h).
+ * versions and carrying its structures: compiled once per NODE (see versions.h).
  *
  * Every structure it hands over ends where a page ends, and the next page can
  * not be touched: who reads or writes a byte that the release did not have
  * ends the program.  Prints 'ok' and 'FAIL' lines and the count of both.
  */
 #define _GNU_SOURCE
-#include "eras.h"
+#include "versions.h"
 #include <rdma/fabric.h>	/* for the objects, whose tables are not versioned */
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -25,18 +25,18 @@
 #define STR_(x) #x
 #define STR(x) STR_(x)
 /* NODE_NAME is 1.3 and so on, API the version such a program asks for. */
-#define BIND(f) __asm__(".symver era_" #f ",fi_" #f "@FABRIC_" STR(NODE_NAME))
-int era_getinfo(uint32_t, const char *, const char *, uint64_t, const struct era_info *, struct era_info **);
-void era_freeinfo(struct era_info *);
-struct era_info *era_dupinfo(const struct era_info *);
-int era_fabric(struct era_fabric_attr *, struct fid_fabric **, void *);
+#define BIND(f) __asm__(".symver abi_" #f ",fi_" #f "@FABRIC_" STR(NODE_NAME))
+int abi_getinfo(uint32_t, const char *, const char *, uint64_t, const struct abi_info *, struct abi_info **);
+void abi_freeinfo(struct abi_info *);
+struct abi_info *abi_dupinfo(const struct abi_info *);
+int abi_fabric(struct abi_fabric_attr *, struct fid_fabric **, void *);
 BIND(getinfo);
 BIND(freeinfo);
 BIND(dupinfo);
 #if NODE == 100
-__asm__(".symver era_fabric,fi_fabric@FABRIC_1.0");
+__asm__(".symver abi_fabric,fi_fabric@FABRIC_1.0");
 #else
-__asm__(".symver era_fabric,fi_fabric@FABRIC_1.1");
+__asm__(".symver abi_fabric,fi_fabric@FABRIC_1.1");
 #endif
 
 static const char *test = "start", *prov = "tcp";
@@ -80,15 +80,15 @@ static void *edge_copy(const void *of, size_t size)
 #define EDGE(type) ((struct type *)edge(sizeof(struct type)))
 #define EDGE_COPY(type, of) ((struct type *)edge_copy(of, sizeof(struct type)))
 
-static struct era_info *hints_of(int type)
+static struct abi_info *hints_of(int type)
 {
-	struct era_info *hints = EDGE(era_info);
+	struct abi_info *hints = EDGE(abi_info);
 
-	hints->tx_attr = EDGE(era_tx_attr);
-	hints->rx_attr = EDGE(era_rx_attr);
-	hints->ep_attr = EDGE(era_ep_attr);
-	hints->domain_attr = EDGE(era_domain_attr);
-	hints->fabric_attr = EDGE(era_fabric_attr);
+	hints->tx_attr = EDGE(abi_tx_attr);
+	hints->rx_attr = EDGE(abi_rx_attr);
+	hints->ep_attr = EDGE(abi_ep_attr);
+	hints->domain_attr = EDGE(abi_domain_attr);
+	hints->fabric_attr = EDGE(abi_fabric_attr);
 	hints->ep_attr->type = type;
 	hints->caps = FI_MSG;
 	hints->mode = ~0ull;
@@ -97,30 +97,30 @@ static struct era_info *hints_of(int type)
 }
 
 /* An info as a program of the release holds it: no byte more than it knows. */
-static struct era_info *trimmed(const struct era_info *info)
+static struct abi_info *trimmed(const struct abi_info *info)
 {
-	struct era_info *copy = EDGE_COPY(era_info, info);
+	struct abi_info *copy = EDGE_COPY(abi_info, info);
 
 	copy->next = NULL;
-	copy->tx_attr = EDGE_COPY(era_tx_attr, info->tx_attr);
-	copy->rx_attr = EDGE_COPY(era_rx_attr, info->rx_attr);
-	copy->ep_attr = EDGE_COPY(era_ep_attr, info->ep_attr);
-	copy->domain_attr = EDGE_COPY(era_domain_attr, info->domain_attr);
-	copy->fabric_attr = EDGE_COPY(era_fabric_attr, info->fabric_attr);
+	copy->tx_attr = EDGE_COPY(abi_tx_attr, info->tx_attr);
+	copy->rx_attr = EDGE_COPY(abi_rx_attr, info->rx_attr);
+	copy->ep_attr = EDGE_COPY(abi_ep_attr, info->ep_attr);
+	copy->domain_attr = EDGE_COPY(abi_domain_attr, info->domain_attr);
+	copy->fabric_attr = EDGE_COPY(abi_fabric_attr, info->fabric_attr);
 	return copy;
 }
 
 static void getinfo(void)
 {
-	struct era_info *info = NULL, *i;
+	struct abi_info *info = NULL, *i;
 	int n = 0, right = 1, msg = 0;
 
 	test = "fi_getinfo without hints";
-	CHECK(era_getinfo(API, NULL, NULL, 0, NULL, &info) == 0 && info);
-	era_freeinfo(info);
+	CHECK(abi_getinfo(API, NULL, NULL, 0, NULL, &info) == 0 && info);
+	abi_freeinfo(info);
 
 	test = "fi_getinfo with this release's hints";
-	MUST(era_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_MSG), &info) == 0);
+	MUST(abi_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_MSG), &info) == 0);
 	for (i = info; i; i = i->next, n++) {
 		right &= i->tx_attr && i->rx_attr && i->ep_attr && i->domain_attr && i->fabric_attr;
 		right &= right && !strcmp(i->fabric_attr->prov_name, prov) && i->fabric_attr->name && i->domain_attr->name;
@@ -132,39 +132,39 @@ static void getinfo(void)
 	}
 	CHECK(n > 0 && right);
 	CHECK(msg == n);
-	era_freeinfo(info);
+	abi_freeinfo(info);
 
 	test = "fi_getinfo with wishes in the last fields";
-	struct era_info *hints = hints_of(FI_EP_MSG);
+	struct abi_info *hints = hints_of(FI_EP_MSG);
 	hints->tx_attr->rma_iov_limit = 1;
 	hints->rx_attr->iov_limit = 2;
 	hints->ep_attr->rx_ctx_cnt = 1;
-	CHECK(era_getinfo(API, NULL, NULL, 0, hints, &info) == 0 && info->rx_attr->iov_limit >= 2);
-	era_freeinfo(info);
+	CHECK(abi_getinfo(API, NULL, NULL, 0, hints, &info) == 0 && info->rx_attr->iov_limit >= 2);
+	abi_freeinfo(info);
 	hints->ep_attr->rx_ctx_cnt = 1 << 20;
 	info = NULL;
-	CHECK(era_getinfo(API, NULL, NULL, 0, hints, &info) == -FI_ENODATA && !info);
+	CHECK(abi_getinfo(API, NULL, NULL, 0, hints, &info) == -FI_ENODATA && !info);
 
 	test = "fi_getinfo with no attributes in hints";
-	hints = EDGE(era_info);
+	hints = EDGE(abi_info);
 	hints->mode = ~0ull;
-	CHECK(era_getinfo(API, NULL, NULL, 0, hints, &info) == 0 && info && info->tx_attr && info->fabric_attr);
-	era_freeinfo(info);
+	CHECK(abi_getinfo(API, NULL, NULL, 0, hints, &info) == 0 && info && info->tx_attr && info->fabric_attr);
+	abi_freeinfo(info);
 }
 
 static void dupinfo(void)
 {
-	struct era_info *info = NULL, *held, *copy;
+	struct abi_info *info = NULL, *held, *copy;
 
 	test = "fi_dupinfo of null";
-	copy = era_dupinfo(NULL);
+	copy = abi_dupinfo(NULL);
 	MUST(copy && copy->tx_attr && copy->rx_attr && copy->ep_attr && copy->domain_attr && copy->fabric_attr);
 	CHECK(!copy->caps && !copy->domain_attr->name && !copy->fabric_attr->prov_name && !copy->src_addr);
-	era_freeinfo(copy);
-	era_freeinfo(NULL);
+	abi_freeinfo(copy);
+	abi_freeinfo(NULL);
 
 	test = "fi_dupinfo of this release's info";
-	MUST(era_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_MSG), &info) == 0);
+	MUST(abi_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_MSG), &info) == 0);
 	held = trimmed(info);
 	held->ep_attr->mem_tag_format = 0x5a5a;
 #if NODE >= 101
@@ -177,11 +177,11 @@ static void dupinfo(void)
 #if NODE >= 102
 	held->nic = NULL;
 #endif
-	MUST((copy = era_dupinfo(held)));
+	MUST((copy = abi_dupinfo(held)));
 	CHECK(copy->caps == held->caps && copy->mode == held->mode && copy->addr_format == held->addr_format && !copy->next);
 	CHECK(copy->src_addr != held->src_addr && copy->src_addrlen == held->src_addrlen && !memcmp(copy->src_addr, held->src_addr, held->src_addrlen));
 	CHECK(!memcmp(copy->tx_attr, held->tx_attr, sizeof *held->tx_attr) && !memcmp(copy->rx_attr, held->rx_attr, sizeof *held->rx_attr));
-	CHECK(!memcmp(copy->ep_attr, held->ep_attr, offsetof(struct era_ep_attr, rx_ctx_cnt) + sizeof(size_t)));
+	CHECK(!memcmp(copy->ep_attr, held->ep_attr, offsetof(struct abi_ep_attr, rx_ctx_cnt) + sizeof(size_t)));
 	CHECK(copy->domain_attr->name != held->domain_attr->name && !strcmp(copy->domain_attr->name, held->domain_attr->name));
 	CHECK(!strcmp(copy->fabric_attr->prov_name, prov) && !strcmp(copy->fabric_attr->name, held->fabric_attr->name));
 #if NODE >= 101
@@ -210,7 +210,7 @@ static void dupinfo(void)
 	CHECK(!now->domain_attr->max_xpu_ctx_cnt && !now->ep_attr->xpu_ctx);
 #endif
 	CHECK(now->fabric_attr->prov_version == held->fabric_attr->prov_version);
-	era_freeinfo(copy);
+	abi_freeinfo(copy);
 
 	test = "the answer is that of the copy that fi_getinfo takes as hints";
 	held->ep_attr->mem_tag_format = 0;
@@ -218,16 +218,16 @@ static void dupinfo(void)
 	held->ep_attr->auth_key_size = held->domain_attr->auth_key_size = held->domain_attr->mr_cnt = 0;
 	held->ep_attr->auth_key = held->domain_attr->auth_key = NULL;
 #endif
-	CHECK(era_getinfo(API, NULL, NULL, 0, held, &copy) == 0 && !strcmp(copy->domain_attr->name, info->domain_attr->name));
-	era_freeinfo(copy);
-	era_freeinfo(info);
+	CHECK(abi_getinfo(API, NULL, NULL, 0, held, &copy) == 0 && !strcmp(copy->domain_attr->name, info->domain_attr->name));
+	abi_freeinfo(copy);
+	abi_freeinfo(info);
 }
 
 #define OK(call) MUST((call) == 0)
 static void objects(void)
 {
-	struct era_info *info = NULL, *held;
-	struct era_fabric_attr *attr;
+	struct abi_info *info = NULL, *held;
+	struct abi_fabric_attr *attr;
 	struct fid_fabric *fabric = NULL;
 	struct fid_domain *domain;
 	struct fid_av *av;
@@ -235,24 +235,24 @@ static void objects(void)
 	struct fid_ep *ep;
 	struct fid_cntr *cntr;
 	struct fid_mr *mr;
-	struct era_cq_attr *cq_attr = EDGE(era_cq_attr);
-	struct era_mr_attr *mr_attr = EDGE(era_mr_attr);
+	struct abi_cq_attr *cq_attr = EDGE(abi_cq_attr);
+	struct abi_mr_attr *mr_attr = EDGE(abi_mr_attr);
 	struct fi_av_attr *av_attr = EDGE(fi_av_attr);	/* the same in all releases */
 	struct iovec *iov = EDGE(iovec);
 	char buf[8], *wide;
 	int context, i;
 
 	test = "fi_fabric";
-	MUST(era_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_RDM), &info) == 0);
-	attr = EDGE_COPY(era_fabric_attr, info->fabric_attr);
+	MUST(abi_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, hints_of(FI_EP_RDM), &info) == 0);
+	attr = EDGE_COPY(abi_fabric_attr, info->fabric_attr);
 #if NODE == 100
 	((uint32_t *)attr)[7] = 0xdeadbeef;	/* padding then: may hold anything */
 #endif
-	OK(era_fabric(attr, &fabric, &context));
+	OK(abi_fabric(attr, &fabric, &context));
 	MUST(fabric);
 	CHECK(fabric->fid.fclass == FI_CLASS_FABRIC && fabric->fid.context == &context && fabric->ops->size >= 40);
 	CHECK(fabric->api_version == (NODE == 100 ? FI_VERSION(1, 0) : API));
-	CHECK(era_fabric(NULL, &fabric, NULL) == -FI_EINVAL);
+	CHECK(abi_fabric(NULL, &fabric, NULL) == -FI_EINVAL);
 
 	test = "objects opened with this release's attributes";
 	held = trimmed(info);
@@ -262,7 +262,7 @@ static void objects(void)
 	av_attr->type = FI_AV_TABLE;
 	OK(fi_av_open(domain, av_attr, &av, NULL));
 	OK(fi_endpoint(domain, (struct fi_info *)held, &ep, NULL));
-	CHECK(fi_cntr_open(domain, (struct fi_cntr_attr *)EDGE(era_cntr_attr), &cntr, NULL) == 0 && fi_close(&cntr->fid) == 0);
+	CHECK(fi_cntr_open(domain, (struct fi_cntr_attr *)EDGE(abi_cntr_attr), &cntr, NULL) == 0 && fi_close(&cntr->fid) == 0);
 	*iov = (struct iovec){ buf, sizeof buf };
 	mr_attr->mr_iov = iov;
 	mr_attr->iov_count = 1;
@@ -274,7 +274,7 @@ static void objects(void)
 	OK(fi_ep_bind(ep, &av->fid, 0));
 	OK(fi_enable(ep));
 	for (i = 0; i < 2; i++) {	/* at the edge of a page, then with a mark behind it */
-		struct era_cq_err_entry *err = EDGE(era_cq_err_entry);
+		struct abi_cq_err_entry *err = EDGE(abi_cq_err_entry);
 		size_t space = 256;
 		ssize_t r;
 
@@ -304,7 +304,7 @@ static void objects(void)
 	OK(fi_close(&cq->fid));
 	OK(fi_close(&domain->fid));
 	OK(fi_close(&fabric->fid));
-	era_freeinfo(info);
+	abi_freeinfo(info);
 }
 
 static void count(void)

@@ -3,12 +3,12 @@
  * 100 is FABRIC_1.0, 101 FABRIC_1.1 … 110 FABRIC_1.10.  Nothing here comes
  * from the installed headers: they describe one generation only.
  */
-#ifndef ERAS_H
-#define ERAS_H
+#ifndef VERSIONS_H
+#define VERSIONS_H
 #include <stddef.h>
 #include <stdint.h>
 
-struct era_tx_attr {
+struct abi_tx_attr {
 	uint64_t caps, mode, op_flags, msg_order, comp_order;
 	size_t inject_size, size, iov_limit, rma_iov_limit;
 #if NODE >= 103
@@ -16,12 +16,12 @@ struct era_tx_attr {
 #endif
 };
 
-struct era_rx_attr {
+struct abi_rx_attr {
 	uint64_t caps, mode, op_flags, msg_order, comp_order;
 	size_t total_buffered_recv, size, iov_limit;
 };
 
-struct era_ep_attr {
+struct abi_ep_attr {
 	int type;
 	uint32_t protocol, protocol_version;
 	size_t max_msg_size, msg_prefix_size;
@@ -37,7 +37,7 @@ struct era_ep_attr {
 #endif
 };
 
-struct era_domain_attr {
+struct abi_domain_attr {
 	void *domain;
 	char *name;
 	int threading, control_progress, data_progress, resource_mgmt, av_type, mr_mode;
@@ -66,7 +66,7 @@ struct era_domain_attr {
 #endif
 };
 
-struct era_fabric_attr {
+struct abi_fabric_attr {
 	void *fabric;
 	char *name, *prov_name;
 	uint32_t prov_version;
@@ -75,23 +75,23 @@ struct era_fabric_attr {
 #endif
 };
 
-struct era_info {
-	struct era_info *next;
+struct abi_info {
+	struct abi_info *next;
 	uint64_t caps, mode;
 	uint32_t addr_format;
 	size_t src_addrlen, dest_addrlen;
 	void *src_addr, *dest_addr, *handle;
-	struct era_tx_attr *tx_attr;
-	struct era_rx_attr *rx_attr;
-	struct era_ep_attr *ep_attr;
-	struct era_domain_attr *domain_attr;
-	struct era_fabric_attr *fabric_attr;
+	struct abi_tx_attr *tx_attr;
+	struct abi_rx_attr *rx_attr;
+	struct abi_ep_attr *ep_attr;
+	struct abi_domain_attr *domain_attr;
+	struct abi_fabric_attr *fabric_attr;
 #if NODE >= 102
 	void *nic;
 #endif
 };
 
-struct era_cq_err_entry {
+struct abi_cq_err_entry {
 	void *op_context;
 	uint64_t flags;
 	size_t len;
@@ -108,7 +108,7 @@ struct era_cq_err_entry {
 #endif
 };
 
-struct era_cq_attr {
+struct abi_cq_attr {
 	size_t size;
 	uint64_t flags;
 	int format, wait_obj, signaling_vector, wait_cond;
@@ -118,7 +118,7 @@ struct era_cq_attr {
 #endif
 };
 
-struct era_cntr_attr {
+struct abi_cntr_attr {
 	int events, wait_obj;
 	void *wait_set;
 	uint64_t flags;
@@ -128,7 +128,7 @@ struct era_cntr_attr {
 };
 
 /* Also grew at 1.19, 1.22: between symbol versions. */
-struct era_mr_attr {
+struct abi_mr_attr {
 	const void *mr_iov;
 	size_t iov_count;
 	uint64_t access, offset, requested_key;
@@ -155,14 +155,14 @@ struct era_mr_attr {
 #define AT (NODE == 100 ? 0 : NODE == 101 ? 1 : NODE == 102 ? 2 : NODE == 103 ? 3 : NODE == 107 ? 4 : NODE == 108 ? 5 : NODE == 109 ? 6 : 7)
 #define SIZES(s, a, b, c, d, e, f, g, h) \
 	_Static_assert(sizeof(struct s) == (AT == 0 ? a : AT == 1 ? b : AT == 2 ? c : AT == 3 ? d : AT == 4 ? e : AT == 5 ? f : AT == 6 ? g : h), #s)
-SIZES(era_info,         112, 112, 120, 120, 120, 120, 120, 120);
-SIZES(era_tx_attr,       72,  72,  72,  80,  80,  80,  80,  80);
-SIZES(era_rx_attr,       64,  64,  64,  64,  64,  64,  64,  64);
-SIZES(era_ep_attr,       80,  96,  96,  96,  96,  96,  96, 104);
-SIZES(era_domain_attr,  120, 184, 184, 192, 200, 208, 224, 232);
-SIZES(era_fabric_attr,   32,  32,  32,  32,  32,  32,  32,  32);
-SIZES(era_cq_attr,       40,  40,  40,  40,  40,  40,  40,  48);
-SIZES(era_cntr_attr,     24,  24,  24,  24,  24,  24,  24,  32);
-SIZES(era_mr_attr,       48,  64,  64,  80,  88, 112, 112, 112);
-SIZES(era_cq_err_entry,  72,  80,  80,  80,  88,  88,  88,  88);
+SIZES(abi_info,         112, 112, 120, 120, 120, 120, 120, 120);
+SIZES(abi_tx_attr,       72,  72,  72,  80,  80,  80,  80,  80);
+SIZES(abi_rx_attr,       64,  64,  64,  64,  64,  64,  64,  64);
+SIZES(abi_ep_attr,       80,  96,  96,  96,  96,  96,  96, 104);
+SIZES(abi_domain_attr,  120, 184, 184, 192, 200, 208, 224, 232);
+SIZES(abi_fabric_attr,   32,  32,  32,  32,  32,  32,  32,  32);
+SIZES(abi_cq_attr,       40,  40,  40,  40,  40,  40,  40,  48);
+SIZES(abi_cntr_attr,     24,  24,  24,  24,  24,  24,  24,  32);
+SIZES(abi_mr_attr,       48,  64,  64,  80,  88, 112, 112, 112);
+SIZES(abi_cq_err_entry,  72,  80,  80,  80,  88,  88,  88,  88);
 #endif
