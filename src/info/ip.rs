@@ -370,7 +370,7 @@ impl LocalAddr {
         let bytes = dest.map(|addr| addr::to_sock(&addr));
         info.set_dest_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))?;
         if let Some(nic) = &self.nic {
-            info.set_nic(nic.clone());
+            info.set_nic(nic)?;
         }
         Ok(())
     }

@@ -1,13 +1,12 @@
 //! Description of the network card behind an info (fi_nic(3)).
-use super::owned::InfoBuf;
+use super::owned::{InfoBuf, copy_bytes, zeroed};
 use super::tostr;
 use crate::abi::{
-    FI_CLASS_NIC, FI_DUP, fi_bus_attr, fi_bus_attr__attr, fi_bus_type, fi_device_attr,
-    fi_link_attr, fi_link_state, fi_ops, fi_pci_attr, fid, fid_nic,
+    FI_CLASS_NIC, FI_DUP, c_enum, fi_bus_type, fi_link_state, fi_ops, fi_pci_attr, fid, fid_nic,
 };
 use crate::boundary::ffi_guard;
 use crate::error::{Error, Result};
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use std::ffi::CString;
 
@@ -71,91 +70,152 @@ pub struct NicLink {
     /// The link's speed in bits per second.
     pub speed: usize,
     /// State of the link.
-    pub state: fi_link_state,
+    pub state: c_enum<fi_link_state>,
     /// "Ethernet", "InfiniBand".
     pub network_type: Option<CString>,
 }
 
 impl Default for NicLink {
     fn default() -> Self {
-        let state = fi_link_state::FI_LINK_UNKNOWN;
+        let state = fi_link_state::FI_LINK_UNKNOWN.into();
         Self { address: None, mtu: 0, speed: 0, state, network_type: None }
     }
 }
 
 impl InfoBuf {
-    /// Sets the card of the info.
-    pub fn set_nic(&mut self, nic: Nic) {
+    /// Sets the card of the info. Fails if there is no memory.
+    pub fn set_nic(&mut self, nic: &Nic) -> Result {
+        let card = nic.to_raw()?;
         // SAFETY: the structure was made for this info.
-        unsafe { self.replace_nic(nic.into_raw()) };
+        unsafe { self.replace_nic(card) };
+        Ok(())
     }
-}
-
-/// Structures for C, and their texts.
-#[repr(C)]
-struct Owned {
-    c: fid_nic,
-    device: fi_device_attr,
-    bus: fi_bus_attr,
-    link: fi_link_attr,
-    nic: Nic,
 }
 
 static OPS: fi_ops =
     fi_ops { control: Some(control), tostr: Some(append_text), ..crate::fid::ops(close) };
 
 impl Nic {
-    /// Passes the card to C, freeing it with its info.
-    pub(super) fn into_raw(self) -> *mut fid_nic {
-        let text = |text: &Option<CString>| {
-            text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut())
+    /// Returns the card as a structure for C, freed with its info. All of its memory is C's:
+    /// providers of other builds copy the structures and texts, keep the table of operations, and
+    /// have the copy closed through it.
+    pub(super) fn to_raw(&self) -> Result<*mut fid_nic> {
+        let card = zeroed::<fid_nic>()?.as_ptr();
+        // SAFETY: new, zeroed, and not shared yet.
+        let result = unsafe {
+            (*card).fid = fid {
+                fclass: FI_CLASS_NIC as usize,
+                context: ptr::null_mut(),
+                ops: (&raw const OPS).cast_mut(),
+            };
+            self.fill(&mut *card)
         };
-        let NicDevice { name, device_id, device_version, vendor_id, driver, firmware } =
-            &self.device;
-        let device = fi_device_attr {
-            name: text(name),
-            device_id: text(device_id),
-            device_version: text(device_version),
-            vendor_id: text(vendor_id),
-            driver: text(driver),
-            firmware: text(firmware),
-        };
-        // SAFETY: all zeros is a place on the bus, and so is every other value.
-        let attr = unsafe { core::mem::zeroed::<fi_bus_attr__attr>() };
-        let mut bus = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_UNSPEC.into(), attr };
+        if let Err(error) = result {
+            // SAFETY: each part is C's memory, or missing.
+            unsafe { free(card) };
+            return Err(error);
+        }
+        Ok(card)
+    }
+
+    /// Adds the structures and texts to a card without any.
+    fn fill(&self, card: &mut fid_nic) -> Result {
+        card.device_attr = zeroed()?.as_ptr();
+        card.bus_attr = zeroed()?.as_ptr();
+        card.link_attr = zeroed()?.as_ptr();
+        // SAFETY: just allocated; all zeros is a value of each of them.
+        let (device, bus, link) =
+            unsafe { (&mut *card.device_attr, &mut *card.bus_attr, &mut *card.link_attr) };
+        let of = &self.device;
+        for (to, text) in [
+            (&mut device.name, &of.name),
+            (&mut device.device_id, &of.device_id),
+            (&mut device.device_version, &of.device_version),
+            (&mut device.vendor_id, &of.vendor_id),
+            (&mut device.driver, &of.driver),
+            (&mut device.firmware, &of.firmware),
+            (&mut link.address, &self.link.address),
+            (&mut link.network_type, &self.link.network_type),
+        ] {
+            if let Some(text) = text {
+                *to = copy_bytes(text.to_bytes_with_nul())?.cast();
+            }
+        }
+        bus.bus_type = fi_bus_type::FI_BUS_UNSPEC.into();
         if let Some(Pci { domain_id, bus_id, device_id, function_id }) = self.pci {
             bus.bus_type = fi_bus_type::FI_BUS_PCI.into();
             bus.attr.pci = fi_pci_attr { domain_id, bus_id, device_id, function_id };
         }
-        let link = fi_link_attr {
-            address: text(&self.link.address),
-            mtu: self.link.mtu,
-            speed: self.link.speed,
-            state: self.link.state.into(),
-            network_type: text(&self.link.network_type),
-        };
-        let fid = fid {
-            fclass: FI_CLASS_NIC as usize,
-            context: ptr::null_mut(),
-            ops: (&raw const OPS).cast_mut(),
-        };
-        let (device_attr, bus_attr, link_attr) =
-            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        let c = fid_nic { fid, device_attr, bus_attr, link_attr, prov_attr: ptr::null_mut() };
-        // The texts stay where they are when the card is moved.
-        let owned = Box::into_raw(Box::new(Owned { c, device, bus, link, nic: self }));
-        // SAFETY: just created, and not shared yet.
+        (link.mtu, link.speed) = (self.link.mtu, self.link.speed);
+        link.state = self.link.state;
+        Ok(())
+    }
+
+    /// Returns the content of a card.
+    ///
+    /// # Safety
+    /// Its pointers are null or those of a live card.
+    unsafe fn from_raw(card: &fid_nic) -> Self {
+        let mut nic = Self::default();
+        // SAFETY: by this function's contract; a bus address is valid for a PCI bus.
         unsafe {
-            (*owned).c.device_attr = &raw mut (*owned).device;
-            (*owned).c.bus_attr = &raw mut (*owned).bus;
-            (*owned).c.link_attr = &raw mut (*owned).link;
+            let text =
+                |text: *mut c_char| (!text.is_null()).then(|| CStr::from_ptr(text).to_owned());
+            if let Some(of) = card.device_attr.as_ref() {
+                nic.device = NicDevice {
+                    name: text(of.name),
+                    device_id: text(of.device_id),
+                    device_version: text(of.device_version),
+                    vendor_id: text(of.vendor_id),
+                    driver: text(of.driver),
+                    firmware: text(of.firmware),
+                };
+            }
+            if let Some(bus) = card.bus_attr.as_ref() {
+                if bus.bus_type == fi_bus_type::FI_BUS_PCI {
+                    let fi_pci_attr { domain_id, bus_id, device_id, function_id } = bus.attr.pci;
+                    nic.pci = Some(Pci { domain_id, bus_id, device_id, function_id });
+                }
+            }
+            if let Some(of) = card.link_attr.as_ref() {
+                nic.link = NicLink {
+                    address: text(of.address),
+                    mtu: of.mtu,
+                    speed: of.speed,
+                    state: of.state,
+                    network_type: text(of.network_type),
+                };
+            }
         }
-        owned.cast()
+        nic
     }
 }
 
-// SAFETY of the entry points below: each is reachable only through the table of
-// a card that `into_raw` made and `close` has not freed.
+/// Frees a card.
+///
+/// # Safety
+/// It and its parts are C's memory or missing, and not in use any more.
+unsafe fn free(card: *mut fid_nic) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let fid_nic { device_attr, bus_attr, link_attr, .. } = *card;
+        if let Some(device) = device_attr.as_ref() {
+            let ids = [device.device_id, device.device_version, device.vendor_id];
+            let names = [device.name, device.driver, device.firmware];
+            ids.into_iter().chain(names).for_each(|text| libc::free(text.cast()));
+        }
+        if let Some(link) = link_attr.as_ref() {
+            [link.address, link.network_type].into_iter().for_each(|text| libc::free(text.cast()));
+        }
+        libc::free(device_attr.cast());
+        libc::free(bus_attr.cast());
+        libc::free(link_attr.cast());
+        libc::free(card.cast());
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the table of a card of `to_raw`,
+// or of a copy of it by another provider, that `close` has not freed.
 
 unsafe extern "C" fn close(nic: *mut fid) -> c_int {
     ffi_guard("fi_close(nic)", || -> Result {
@@ -163,7 +223,7 @@ unsafe extern "C" fn close(nic: *mut fid) -> c_int {
             return Err(Error::INVAL);
         }
         // SAFETY: see above.
-        drop(unsafe { Box::from_raw(nic.cast::<Owned>()) });
+        unsafe { free(nic.cast()) };
         Ok(())
     })
 }
@@ -177,7 +237,7 @@ unsafe extern "C" fn control(nic: *mut fid, command: c_int, arg: *mut c_void) ->
             return Err(Error::NOSYS);
         }
         // SAFETY: see above; FI_DUP takes a place for a nic.
-        unsafe { arg.cast::<*mut fid_nic>().write((*nic.cast::<Owned>()).nic.clone().into_raw()) };
+        unsafe { arg.cast::<*mut fid_nic>().write(Nic::from_raw(&*nic.cast()).to_raw()?) };
         Ok(())
     })
 }
@@ -214,7 +274,7 @@ mod tests {
             link: NicLink {
                 mtu: 4096,
                 speed: 100_000_000_000,
-                state: fi_link_state::FI_LINK_UP,
+                state: fi_link_state::FI_LINK_UP.into(),
                 network_type: Some(c"Ethernet".into()),
                 ..NicLink::default()
             },
@@ -224,7 +284,7 @@ mod tests {
     #[test]
     fn a_card_is_copied_with_its_info_and_lives_as_long() {
         let mut info = InfoBuf::new().unwrap();
-        info.set_nic(card());
+        info.set_nic(&card()).unwrap();
         let copy = info.as_ref().to_owned().unwrap();
         let text = tostr::info(info.as_ref());
         drop(info);
@@ -247,12 +307,12 @@ mod tests {
         }
         // Another one takes its place.
         let mut copy = copy;
-        copy.set_nic(Nic::default());
+        copy.set_nic(&Nic::default()).unwrap();
         assert!(tostr::info(copy.as_ref()).contains("bus_type: FI_BUS_UNKNOWN"));
         // An info of another provider's that stands on the card.
         let mut above = InfoBuf::new().unwrap();
         let mut below = InfoBuf::new().unwrap();
-        below.set_nic(card());
+        below.set_nic(&card()).unwrap();
         above.copy_nic(below.as_ref()).unwrap();
         drop(below);
         assert!(tostr::info(above.as_ref()).contains("name: mlx5_0"));
@@ -260,9 +320,59 @@ mod tests {
         assert!(above.as_ref().nic().is_none());
     }
 
+    /// Copies a card as providers of other builds do: each structure and text, with the table.
+    ///
+    /// # Safety
+    /// It is live.
+    unsafe fn copy_parts(card: *const fid_nic) -> *mut fid_nic {
+        // SAFETY: by this function's contract; the copies are as long as the originals.
+        unsafe {
+            let copy = |from: *const c_void, len: usize| {
+                let to = libc::malloc(len);
+                ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), len);
+                to
+            };
+            let text = |text: &mut *mut c_char| {
+                if !text.is_null() {
+                    *text = libc::strdup(*text);
+                }
+            };
+            let to = copy(card.cast(), size_of::<fid_nic>()).cast::<fid_nic>();
+            (*to).device_attr =
+                copy((*card).device_attr.cast(), size_of_val(&*(*card).device_attr)).cast();
+            (*to).bus_attr = copy((*card).bus_attr.cast(), size_of_val(&*(*card).bus_attr)).cast();
+            (*to).link_attr =
+                copy((*card).link_attr.cast(), size_of_val(&*(*card).link_attr)).cast();
+            let (device, link) = (&mut *(*to).device_attr, &mut *(*to).link_attr);
+            [&mut device.name, &mut device.device_id, &mut device.device_version]
+                .into_iter()
+                .for_each(text);
+            [&mut device.vendor_id, &mut device.driver, &mut device.firmware]
+                .into_iter()
+                .for_each(text);
+            [&mut link.address, &mut link.network_type].into_iter().for_each(text);
+            to
+        }
+    }
+
+    #[test]
+    fn copy_of_a_card_by_another_provider_is_copied_printed_and_closed() {
+        let card = card().to_raw().unwrap();
+        let mut again: *mut fid_nic = ptr::null_mut();
+        // SAFETY: live cards, each closed once.
+        unsafe {
+            let copy = copy_parts(card);
+            assert_eq!(close(card.cast()), 0);
+            assert_eq!(control(copy.cast(), FI_DUP, (&raw mut again).cast()), 0);
+            assert_eq!(tostr::nic(&*copy), tostr::nic(&*again));
+            assert!(tostr::nic(&*copy).contains("name: mlx5_0"));
+            assert_eq!((close(copy.cast()), close(again.cast())), (0, 0));
+        }
+    }
+
     #[test]
     fn its_text_is_appended_and_cut_off_to_the_buffer() {
-        let nic = card().into_raw();
+        let nic = card().to_raw().unwrap();
         for len in [4, 5, 9, 40] {
             let mut buf = vec![b'x'; 41];
             buf[..4].copy_from_slice(b"abc\0");

@@ -626,7 +626,7 @@ impl FromIterator<InfoBuf> for InfoChain {
 }
 
 /// A zeroed `T` from C's allocator.
-fn zeroed<T>() -> Result<NonNull<T>> {
+pub(super) fn zeroed<T>() -> Result<NonNull<T>> {
     // SAFETY: no precondition; the answer is checked.
     NonNull::new(unsafe { libc::calloc(1, size_of::<T>()) }.cast()).ok_or(Error::NOMEM)
 }
@@ -642,7 +642,7 @@ unsafe fn fill<T>(slot: &mut *mut T) -> Result {
     Ok(())
 }
 
-fn copy_bytes(bytes: &[u8]) -> Result<*mut u8> {
+pub(super) fn copy_bytes(bytes: &[u8]) -> Result<*mut u8> {
     // SAFETY: malloc has no precondition, and its answer is checked.
     let copy = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
     if copy.is_null() {

@@ -390,9 +390,9 @@ fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_a
             mtu: mtu(port),
             speed: speed(port),
             state: match port.state {
-                raw::ibv_port_state::IBV_PORT_ACTIVE => fi_link_state::FI_LINK_UP,
-                raw::ibv_port_state::IBV_PORT_NOP => fi_link_state::FI_LINK_UNKNOWN,
-                _ => fi_link_state::FI_LINK_DOWN,
+                raw::ibv_port_state::IBV_PORT_ACTIVE => fi_link_state::FI_LINK_UP.into(),
+                raw::ibv_port_state::IBV_PORT_NOP => fi_link_state::FI_LINK_UNKNOWN.into(),
+                _ => fi_link_state::FI_LINK_DOWN.into(),
             },
             network_type: Some(
                 match port.link_layer {

@@ -141,7 +141,7 @@ fn info_of(
     }
     info.set_domain_name(&name)?;
     info.set_fabric_name(&attributes.fabric)?;
-    info.set_nic(attributes.nic.clone());
+    info.set_nic(&attributes.nic)?;
     Ok(Some(info))
 }
 

@@ -240,9 +240,9 @@ fn card(folder: &Path, device: &Path, link: &Link, speed: Option<u64>) -> Nic {
             mtu: number(folder, "mtu").and_then(|mtu| usize::try_from(mtu).ok()).unwrap_or(0),
             speed: usize::try_from(speed.unwrap_or(0).saturating_mul(1_000_000)).unwrap_or(0),
             state: match value(folder, "operstate").as_deref() {
-                Some("up") => fi_link_state::FI_LINK_UP,
-                Some("unknown") | None => fi_link_state::FI_LINK_UNKNOWN,
-                Some(_) => fi_link_state::FI_LINK_DOWN,
+                Some("up") => fi_link_state::FI_LINK_UP.into(),
+                Some("unknown") | None => fi_link_state::FI_LINK_UNKNOWN.into(),
+                Some(_) => fi_link_state::FI_LINK_DOWN.into(),
             },
             network_type,
         },
