@@ -17,8 +17,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct Interfaces {
     choice: InterfaceChoice,
-    /// Cards are described.
-    has_cards: bool,
+    /// Cards are described with their addresses on the bus.
+    has_pci: bool,
     files: SystemFiles,
     cache: Mutex<Cache>,
 }
@@ -42,8 +42,8 @@ struct KnownLinks {
 }
 
 impl KnownLinks {
-    fn read(files: &SystemFiles, links: &[Link], has_cards: bool) -> Self {
-        let properties = links.iter().map(|link| files.properties(link, has_cards)).collect();
+    fn read(files: &SystemFiles, links: &[Link], has_pci: bool) -> Self {
+        let properties = links.iter().map(|link| files.properties(link, has_pci)).collect();
         Self { links: links.to_vec(), properties }
     }
 
@@ -106,9 +106,10 @@ impl From<Error> for NoInterface {
 }
 
 impl Interfaces {
-    /// Creates the interfaces of a user's choice. Their cards are described only on request.
-    pub fn new(choice: InterfaceChoice, has_cards: bool) -> Self {
-        Self { choice, has_cards, ..Self::default() }
+    /// Creates the interfaces of a user's choice. The addresses of cards on the bus are reported
+    /// only on request.
+    pub fn new(choice: InterfaceChoice, has_pci: bool) -> Self {
+        Self { choice, has_pci, ..Self::default() }
     }
 
     /// Fails with a message for the user if the choice is malformed.
@@ -282,7 +283,7 @@ impl Interfaces {
                 return cache.links.clone();
             }
         }
-        let known = Arc::new(KnownLinks::read(&self.files, links, self.has_cards));
+        let known = Arc::new(KnownLinks::read(&self.files, links, self.has_pci));
         if let Some(mut cache) = self.try_lock() {
             *cache = Cache { links: known.clone(), routes: None };
         }

@@ -69,8 +69,9 @@ impl SystemFiles {
     }
 
     /// Returns the properties of an interface. Unknown ones have their default, for example without a
-    /// sysfs, or with one of another network namespace. Its card is read only on request.
-    pub(super) fn properties(&self, link: &Link, has_card: bool) -> LinkProperties {
+    /// sysfs, or with one of another network namespace. The address of its card on
+    /// the bus is read only on request.
+    pub(super) fn properties(&self, link: &Link, has_pci: bool) -> LinkProperties {
         let folder = self.interfaces.join(&link.name);
         let is_container = CONTAINER_NAMES.iter().any(|begin| link.name.starts_with(begin));
         if !is_entry_of(&folder, link) {
@@ -91,7 +92,10 @@ impl SystemFiles {
         LinkProperties {
             kind,
             speed: speed.unwrap_or(UNKNOWN_SPEED),
-            nic: device.filter(|_| has_card).map(|device| card(&folder, &device, link, speed)),
+            nic: device.map(|device| {
+                let card = card(&folder, &device, link, speed);
+                Nic { pci: card.pci.filter(|_| has_pci), ..card }
+            }),
         }
     }
 

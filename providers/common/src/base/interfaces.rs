@@ -38,11 +38,12 @@ pub fn choose(prov: &'static Provider) -> &'static Interfaces {
                      networks (192.0.2.0/24); ^ excludes; original: all, in the order of upstream \
                      libfabric (default: all, the one with the default route first)";
         let text = param::string(prov, PARAMETER, help).unwrap_or_default();
-        let help = c"describe network cards with their PCI addresses (fi_nic(3)), by which MPI \
-                     libraries choose the nearest one; MPICH 5.0 of PyPI aborts then (no)";
-        let has_cards = param::boolean(prov, c"nic_pci", help).unwrap_or(false);
+        let help =
+            c"report the PCI addresses of network cards (fi_nic(3)), by which MPI libraries \
+                     choose the nearest one; MPICH 5.0 of PyPI aborts then (no)";
+        let has_pci = param::boolean(prov, c"nic_pci", help).unwrap_or(false);
         let choice = InterfaceChoice::parse(param::variable(prov, PARAMETER), &text);
-        Interfaces::new(choice, has_cards)
+        Interfaces::new(choice, has_pci)
     })
 }
 
