@@ -32,6 +32,7 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     }
 
     /// Accepts connections waiting at an endpoint's listener, at most [`ACCEPTS`] of them.
+    #[inline(never)]
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
             if !self.unknown.bound(self.rx) {
@@ -68,6 +69,7 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     }
 
     /// Reads from a pending connection reported by the poller, and responds to a complete request.
+    #[inline(never)]
     pub(super) fn receive(&mut self, id: u32) {
         if self.rx.tx.io.callers.receive(id) == PendingConnState::Complete {
             self.answer(id);

@@ -13,6 +13,7 @@ use ofi_provider::error::Error;
 impl<N: ShmTransport> StreamState<N> {
     /// Services each of these connections like [`service`](StreamState::service). They are read
     /// with one call for up to [`MAX_EACH`] of them.
+    #[inline(never)]
     pub(super) fn serve_batched(&mut self, ids: &[u32]) {
         for ids in ids.chunks(MAX_EACH) {
             for &id in ids {

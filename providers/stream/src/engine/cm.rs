@@ -183,6 +183,7 @@ impl<N: ShmTransport> StreamState<N> {
     /// Handles the expiry of the engine's timer. Closes silent pending connections, retries
     /// rejected connection requests, resumes paused listeners, and sets the timer for the next of
     /// these events.
+    #[inline(never)]
     pub(super) fn retry_refused(&mut self) {
         let io = &mut self.rx.tx.io;
         io.timer.clear(&io.net);

@@ -174,6 +174,7 @@ impl Connector {
     }
 
     /// Connects to queued peers, as far as the limit of concurrent attempts allows.
+    #[inline(never)]
     pub(super) fn call_next<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) {
         while !self.line.is_empty() && self.may_call(tx) {
             let Some((ep_id, peer)) = self.line.pop_front() else { return };

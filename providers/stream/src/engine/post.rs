@@ -119,6 +119,7 @@ impl<N: ShmTransport> RxPath<N> {
 
 impl<N: ShmTransport> StreamState<N> {
     /// Continues the buffered messages started by other providers; returns true if there were any.
+    #[inline(never)]
     pub(super) fn take_started(&mut self) -> bool {
         let started = self.rx.started.as_ref().and_then(|started| started.take());
         started.map(|started| self.take_up(started)).is_some()

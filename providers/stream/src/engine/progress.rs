@@ -102,6 +102,8 @@ impl<N: ShmTransport> StreamState<N> {
         }
     }
 
+    /// Polls the sockets, and handles their events. The handlers are not inlined: the sum of their
+    /// stack frames exceeds the stack of 16 KiB that a thread may have.
     pub(super) fn poll_io(&mut self) {
         self.take_started();
         self.rx.tx.io.wake_up();

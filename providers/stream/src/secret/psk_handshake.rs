@@ -189,8 +189,7 @@ impl PskHandshake {
         let started = on_wiped_stack(|| {
             let builder = with_ephemeral(builder(&prologue, key)?, ephemeral);
             let mut state = WipedBox::new(builder.build_initiator()?);
-            let mut body = [0; BODY_MAX];
-            state.write_message(&[], &mut body)?;
+            let body = write(&mut state)?;
             Ok((state, body))
         });
         let (state, body) = started.map_err(|_: snow::Error| AuthError::System)?;
@@ -266,6 +265,8 @@ impl PskHandshake {
         why
     }
 
+    // The cryptography of each step has a stack frame of its own: threads may have 16 KiB.
+    #[inline(never)]
     fn parse_messages(&mut self) -> Result<(), AuthError> {
         let known = self.received.len().min(FRAME_MARK.len());
         if self.received[..known] != FRAME_MARK[..known] {
@@ -304,8 +305,7 @@ impl PskHandshake {
         self.stage = match stage {
             HandshakeStage::AwaitHello(mut state) => {
                 read(&mut state, body)?;
-                let mut answer = [0; BODY_MAX];
-                state.write_message(&[], &mut answer).map_err(|_| AuthError::System)?;
+                let answer = write(&mut state).map_err(|_| AuthError::System)?;
                 self.unsent.extend(FrameKind::Answer.head(self.encrypts));
                 self.unsent.extend(answer);
                 HandshakeStage::AwaitConfirm(keys_of(state))
@@ -330,7 +330,16 @@ impl PskHandshake {
     }
 }
 
+/// Returns this end's message without payload.
+#[inline(never)]
+fn write(state: &mut HandshakeState) -> Result<[u8; BODY_MAX], snow::Error> {
+    let mut body = [0; BODY_MAX];
+    state.write_message(&[], &mut body)?;
+    Ok(body)
+}
+
 /// Reads the other end's message without payload.
+#[inline(never)]
 fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), AuthError> {
     match state.read_message(body, &mut [0; BODY_MAX]) {
         Ok(_) => Ok(()),
@@ -340,6 +349,7 @@ fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), AuthError> {
 }
 
 /// Returns the keys of a handshake with all messages exchanged: first the connecting end's key.
+#[inline(never)]
 fn keys_of(mut state: WipedBox<HandshakeState>) -> Box<RecordKeys> {
     let (caller, called) = state.dangerously_get_raw_split();
     let (sends, takes) = if state.is_initiator() { (caller, called) } else { (called, caller) };

@@ -55,6 +55,7 @@ impl RecordKeys {
     }
 
     /// Returns the tag proving the possession of the keys, before any record.
+    #[inline(never)]
     pub fn prove(&mut self) -> Result<[u8; TAG_LEN], RecordError> {
         let mut tag = [0; TAG_LEN];
         tag.copy_from_slice(self.sends.seal(&mut [])?.as_ref());
@@ -62,6 +63,7 @@ impl RecordKeys {
     }
 
     /// Returns true if this is the other end's proof tag.
+    #[inline(never)]
     pub fn is_proven_by(&mut self, tag: &[u8]) -> bool {
         self.takes.open(tag, &mut []).is_ok()
     }
