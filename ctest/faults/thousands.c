@@ -99,7 +99,8 @@ static struct ct_name open_one(struct ct *c)
 {
 	struct ct_name mine;
 
-	need_fds(npeers + 200);
+	/* idle connections beyond three quarters of them would be closed */
+	need_fds(2 * npeers + 200);
 	memset(c, 0, sizeof *c);
 	c->o.caps = FI_MSG;
 	c->o.cq_size = 1024;

@@ -163,6 +163,10 @@ struct fi_stats_endpoint {
          * Number of published peers of the endpoint.
          */
         uint64_t peers;
+        /**
+         * Number of idle connections closed because of the limit of descriptors.
+         */
+        uint64_t closed_idle;
 };
 
 /**

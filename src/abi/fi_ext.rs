@@ -107,6 +107,8 @@ pub struct fi_stats_endpoint {
     pub latency: [u64; FI_STATS_LATENCIES as usize],
     /// Number of published peers of the endpoint.
     pub peers: u64,
+    /// Number of idle connections closed because of the limit of descriptors.
+    pub closed_idle: u64,
 }
 
 /// Peer of an endpoint, as last published (fi_open(3)).

@@ -102,6 +102,7 @@ fn endpoint_of(page: &StatsPage, of: &EndpointStats) -> fi_stats_endpoint {
         lost: of.lost[0],
         latency: of.latency,
         peers: page.peers_of(of).len() as u64,
+        closed_idle: of.closed_idle,
     }
 }
 

@@ -31,6 +31,8 @@ pub enum InjectedFault {
     LostSign,
     /// Bytes sent on a lost socket are not sent again.
     LostSegment,
+    /// A connection counts as idle although something is in flight on it.
+    ClosedInUse,
 }
 
 std::thread_local! {

@@ -179,6 +179,11 @@ impl<L: ByteLink> AcceptQueue<L> {
         }
     }
 
+    /// Returns the pending connections with a complete request and another reason to wait.
+    pub(crate) fn held(&self) -> Vec<u32> {
+        self.waiting.indices(|caller| caller.held.is_some())
+    }
+
     /// Returns the pending connections of an endpoint waiting until the address vector contains
     /// this address.
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {

@@ -76,6 +76,12 @@ pub struct StreamSettings {
     pub connect_timeout: Option<Duration>,
     /// Maximum concurrent connection attempts of an engine.
     pub calls: usize,
+    /// Descriptors used by connections before idle connections are closed; none: three quarters of
+    /// the process's limit.
+    pub max_connections: Option<usize>,
+    /// The connections of each engine count separately for `max_connections`, not those of all engines
+    /// of the process together.
+    pub separate_limit: bool,
     /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is returned when less than this is
     /// left of it, in bytes.
     pub min_multi_recv: usize,
@@ -251,6 +257,23 @@ fn yama() -> &'static str {
     }
 }
 
+/// Reads the limit of descriptors used by connections; none if the user sets no valid one.
+fn max_connections(prov: &'static Provider) -> Option<usize> {
+    let help = c"descriptors used by connections before those of reliable datagram endpoints that \
+                 were idle longest are closed, to be opened again by the next transfer; \
+                 default: three quarters of RLIMIT_NOFILE";
+    let name = c"max_connections";
+    match param::size(prov, name, usize::MAX, help) {
+        0 => {
+            let name = param::variable(prov, name);
+            log!(prov, WARN, FABRIC, "{name} is no number above 0: the default is used");
+            None
+        }
+        usize::MAX => None,
+        most => Some(most),
+    }
+}
+
 impl StreamSettings {
     /// Reads the user's choice from parameters of this provider, FI_TCP_MAX_UNEXPECTED and so on.
     /// The call declares them to the core.
@@ -323,6 +346,7 @@ impl StreamSettings {
             .and_then(|seconds| u64::try_from(seconds).ok())
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
+            max_connections: max_connections(prov),
             threads: !param::boolean(
                 prov,
                 c"disable_auto_progress",
@@ -355,6 +379,8 @@ impl Default for StreamSettings {
             hold_off: 0,
             connect_timeout: None,
             calls: CALLS_AT_A_TIME,
+            max_connections: None,
+            separate_limit: false,
             min_multi_recv: MIN_MULTI_RECV,
         }
     }

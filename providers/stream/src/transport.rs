@@ -143,6 +143,11 @@ pub trait ByteLink: Debug + Send + 'static {
         0
     }
 
+    /// Returns the number of descriptors used by the link.
+    fn descriptors(&self) -> usize {
+        1
+    }
+
     /// Returns the state of a link with frames after the loss of sockets.
     fn recovery(&self) -> LinkRecovery {
         LinkRecovery::default()

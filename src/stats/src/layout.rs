@@ -264,8 +264,9 @@ record! {
     resumes: u64,
     /// See `resumes`.
     repeated_bytes: u64,
-    /// For later versions.
-    spare: [u64; 1],
+    /// Number of idle connections closed because of the limit of descriptors
+    /// (FI_TCP_MAX_CONNECTIONS).
+    closed_idle: u64,
 }
 
 record! {
@@ -472,6 +473,13 @@ pub const ENDPOINT_COUNTERS: &[EndpointCounter] = {
             "counter",
             "Bytes sent again because of lost sockets",
             |ep, _| Single(ep.repeated_bytes),
+        ),
+        with_metric(
+            "closed_idle",
+            "closed_idle_connections_total",
+            "counter",
+            "Idle connections closed because of the limit of descriptors",
+            |ep, _| Single(ep.closed_idle),
         ),
     ]
 };

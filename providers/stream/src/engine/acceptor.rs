@@ -1,7 +1,9 @@
 //! Incoming connections: from the listeners of an engine to its pending connections, and from those
 //! to connections of peers.
 use super::conn::{Stage, StreamConn};
+use super::conn_limit::is_out_of_descriptors;
 use super::handshake::Handshake;
+use super::idle_closer::IdleCloser;
 use super::rx_path::RxPath;
 use super::unknown_conns::UnknownConns;
 use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConnState};
@@ -9,6 +11,7 @@ use crate::transport::{ByteLink, LinkListener, ShmTransport};
 use crate::wire::RdmHello;
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
+use ofi_provider::conn_arbiter::ProcessInstance;
 use ofi_provider::error::Error;
 
 /// Maximum connections accepted at a listener in one progress iteration, so that established
@@ -34,7 +37,15 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     /// Accepts connections waiting at an endpoint's listener, at most [`ACCEPTS`] of them.
     #[inline(never)]
     pub(super) fn accept_all(&mut self, ep_id: u32) {
-        for _ in 0..ACCEPTS {
+        for accepted in 0..ACCEPTS {
+            if accepted > 0 && !self.rx.tx.io.has_space() {
+                // The poller reports whether another connection waits.
+                break;
+            }
+            if !IdleCloser::new(self.rx).make_space(1) {
+                self.rx.tx.io.await_space(ep_id);
+                return;
+            }
             if !self.unknown.bound(self.rx) {
                 self.rx.tx.io.pause_accept(ep_id);
                 return;
@@ -49,6 +60,10 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
                         (_, PendingConnState::Incomplete) => io.wake_in(HANDSHAKE_TIMEOUT),
                         (_, PendingConnState::Over) => {}
                     }
+                }
+                Err(error) if is_out_of_descriptors(error) && self.awaits_end() => {
+                    self.rx.tx.io.await_space(ep_id);
+                    return;
                 }
                 Err(error) if is_shortage(error) => {
                     if self.rx.tx.io.callers.drop_oldest() || self.unknown.drop_some(self.rx) {
@@ -66,6 +81,14 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
         }
         let io = &mut self.rx.tx.io;
         io.listeners.resume(&io.net, ep_id);
+    }
+
+    /// Closes idle connections after a lack of descriptors. Returns true if some are about to end.
+    fn awaits_end(&mut self) -> bool {
+        let io = &mut self.rx.tx.io;
+        io.limit.note_shortage(io.net.now());
+        IdleCloser::new(self.rx).make_space(1);
+        self.rx.tx.io.limit.is_any_ending()
     }
 
     /// Reads from a pending connection reported by the poller, and responds to a complete request.
@@ -93,7 +116,9 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
             }
         };
         let addr = from.at_port(hello.port).identity();
-        if self.holds(id, &addr) {
+        let process = ProcessInstance { pid: hello.pid, instance: request.instance };
+        let is_first = request.contexts.are_first();
+        if self.holds(id, &addr) || (is_first && self.is_before_end(id, &addr, process)) {
             return;
         }
         let io = &mut self.rx.tx.io;
@@ -128,6 +153,42 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
         self.rx.tx.io.callers.hold(self.rx.tx.io.net.poller(), id, addr.clone());
         self.rx.tx.io.wake_in(HANDSHAKE_TIMEOUT);
         true
+    }
+
+    /// Returns true if a pending connection has to wait, because an earlier one with its peer is about
+    /// to end and still read: messages keep their order. The request may also be of an attempt given
+    /// up by the peer before the earlier connection was made.
+    #[inline(never)]
+    fn is_before_end(&mut self, id: u32, addr: &Addr, process: ProcessInstance) -> bool {
+        let earlier = |rx: &RxPath<N>| {
+            let ep = rx.tx.eps.get(rx.tx.io.callers.called_by(id)?)?;
+            let peer = ep.peers.get(ep.peers.find_at(addr)?)?;
+            Some((peer.extra.closing?, peer.extra.process.may_be(process)))
+        };
+        let Some((conn, _)) = earlier(self.rx) else { return false };
+        if self.rx.tx.io.conns.get(conn).is_some_and(|conn| !conn.blocked) {
+            self.rx.read(conn);
+        }
+        match earlier(self.rx) {
+            Some((_, true)) => {
+                self.rx.tx.io.callers.hold(self.rx.tx.io.net.poller(), id, addr.clone());
+                self.rx.tx.io.wake_in(HANDSHAKE_TIMEOUT);
+                true
+            }
+            // The peer has restarted.
+            Some((conn, false)) => {
+                self.rx.fail(conn, Error::CONNRESET);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Responds to held pending connections, if they need not wait any more.
+    pub(super) fn look_at_held(&mut self) {
+        for id in self.rx.tx.io.callers.held() {
+            self.receive(id);
+        }
     }
 
     /// Responds to a held pending connection from this address, now contained in the address

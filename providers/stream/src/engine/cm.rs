@@ -8,6 +8,7 @@ use super::acceptor::Acceptor;
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::handshake::Handshake;
+use super::idle_closer::IdleCloser;
 use super::state::StreamState;
 use super::tx_path::TxPath;
 use crate::accept_queue::PendingConn;
@@ -106,7 +107,7 @@ impl<N: ShmTransport> StreamState<N> {
         if self.rx.tx.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        let knows = PeerFeatures { multicast: false, ..request.knows };
+        let knows = PeerFeatures { multicast: false, closing: false, ..request.knows };
         let mut conn = StreamConn::new(request.link, Stage::Called, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
         let id = self.rx.tx.io.add_conn(conn)?;
@@ -193,6 +194,10 @@ impl<N: ShmTransport> StreamState<N> {
         if let Some(at) = self.connector.end_unanswered(&mut self.rx, now) {
             next = Some(next.map_or(at, |next| next.min(at)));
         }
+        if let Some(at) = IdleCloser::new(&mut self.rx).end_half_closed_waits(now) {
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
+        self.acceptor().look_at_held();
         if let Some(at) = self.rx.end_silent(now) {
             next = Some(next.map_or(at, |next| next.min(at)));
         }

@@ -1,5 +1,6 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
+use super::conn_usage::ConnUsage;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
 use super::trace::trace;
 use super::traffic::count_header;
@@ -70,6 +71,11 @@ impl AckBatch {
                 None
             }
         }
+    }
+
+    /// Returns true if there is nothing to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Removes and returns the run to be sent.
@@ -212,6 +218,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     pub(super) published: PeerSlot,
     /// Recoveries counted in the sum of the endpoint.
     pub(super) recovered: LinkRecovery,
+    /// Use of the connection, for the limit of descriptors.
+    pub(super) usage: ConnUsage,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -267,6 +275,7 @@ impl<N: ShmTransport> StreamConn<N> {
             received: TrafficCounter::default(),
             published: PeerSlot::default(),
             recovered: LinkRecovery::default(),
+            usage: ConnUsage::default(),
         }
     }
 
@@ -277,10 +286,20 @@ impl<N: ShmTransport> StreamConn<N> {
         self.stage = Stage::Connected;
         self.link.made();
         self.zerocopy = Zerocopy::new(&self.link);
+        self.allow_fast_rx(fast, by_ring);
+    }
+
+    /// Allows the fast paths on an established connection, as in [`connected`](Self::connected).
+    pub(super) fn allow_fast_rx(&mut self, fast: bool, by_ring: bool) {
         self.fast_rx = self.order.is_native() && !N::Link::settings().trace && fast;
-        if !by_ring {
+        if !by_ring || self.link.rx_over_shm() {
             self.allow_fast();
         }
+    }
+
+    /// Forbids the fast paths: each header is parsed by `RxPath::begin`.
+    pub(super) fn forbid_fast(&mut self) {
+        (self.fast_rx, self.fast_below) = (false, 0);
     }
 
     /// Marks a connection as received through shared memory: the fast path may read and send

@@ -77,6 +77,8 @@ impl<N: ShmTransport> TxPath<N> {
         self.eps[conn.ep].past.add(&conn.sent, &conn.received);
         self.backlog.clear(&mut conn.backlog);
         self.eps[conn.ep].peers.detach(conn.peer, id);
+        self.release_transfers(conn.ep, conn.peer, id);
+        self.io.limit.ended();
         self.io.net.poller().remove(conn.link.id());
         self.io.active.remove(id);
         self.io.blocked.remove(id);
@@ -92,12 +94,10 @@ impl<N: ShmTransport> TxPath<N> {
     /// `error`. Later transfers to the peer use another connection.
     pub(super) fn end_sending(&mut self, id: u32, error: Error) {
         let Some(conn) = self.io.conns.get_mut(id) else { return };
-        let ep = &mut self.eps[conn.ep];
-        conn.sends_no_more = true;
-        conn.fast_below = 0;
         conn.fetched = 0;
         self.backlog.clear(&mut conn.backlog);
         conn.retained = 0;
+        let ep = &mut self.eps[conn.ep];
         if conn.is_exposing() {
             // The application gets its buffers back: a peer that is still there must not take what it reads in
             // them for the message.
@@ -108,16 +108,21 @@ impl<N: ShmTransport> TxPath<N> {
         for finish in zcopy.into_iter().chain(conn.unsent()) {
             ep.finish_tx(&finish, Err(error));
         }
-        if let Some(peer) = ep.peers.get_mut(conn.peer) {
-            if peer.conn == id {
-                peer.conn = NONE;
-            }
-            if peer.conns == 1 {
-                if let Some(later) = ep.matcher.completions.internal_ops() {
-                    later.lost(ep.matcher.senders.name_of(conn.peer), error);
-                }
+        if ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 1) {
+            if let Some(later) = ep.matcher.completions.internal_ops() {
+                later.lost(ep.matcher.senders.name_of(conn.peer), error);
             }
         }
+        self.stop_sending(id);
+    }
+
+    /// Sends nothing more on a connection without queued transfers, still read to its end. Later
+    /// transfers to the peer use another connection.
+    pub(super) fn stop_sending(&mut self, id: u32) {
+        let Some(conn) = self.io.conns.get_mut(id) else { return };
+        conn.sends_no_more = true;
+        conn.fast_below = 0;
+        self.eps[conn.ep].peers.release(conn.peer, id);
         self.io.watch(id);
     }
 
@@ -228,6 +233,9 @@ impl<N: ShmTransport> RxPath<N> {
     /// go on.
     pub(super) fn fail(&mut self, id: u32, error: Error) {
         let Some(conn) = self.tx.io.conns.get(id) else { return };
+        if conn.usage.is_ending() {
+            return self.end_idle(id);
+        }
         if conn.is_connected() {
             let ep = &mut self.tx.eps[conn.ep];
             let peer = ep.published_peer(conn);
@@ -251,6 +259,17 @@ impl<N: ShmTransport> RxPath<N> {
                 }
             }
         }
+    }
+
+    /// Ends a connection without anything in flight.
+    #[inline(never)]
+    pub(super) fn end_idle(&mut self, id: u32) {
+        let Some(mut conn) = self.tx.drop_conn(id) else { return };
+        self.end_transfers(&mut conn, Error::CONNRESET);
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        drop(conn);
+        self.tx.eps[ep_id].forget_peer_if_unused(peer);
+        self.tx.eps.peer_left(ep_id, peer);
     }
 
     #[inline(never)]

@@ -70,6 +70,11 @@ impl<N: ShmTransport> ConnTable<N> {
         self.slots.iter()
     }
 
+    /// Returns all connections with their numbers, as mutable references.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut StreamConn<N>)> {
+        self.slots.iter_mut()
+    }
+
     /// Returns the numbers of the connections selected by `is_meant`.
     pub(super) fn indices(&self, is_meant: impl Fn(&StreamConn<N>) -> bool) -> Vec<u32> {
         self.slots.indices(is_meant)

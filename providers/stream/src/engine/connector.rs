@@ -1,5 +1,7 @@
 //! Local connection attempts: those in progress, and the peers waiting for one.
 use super::conn::{Stage, StreamConn};
+use super::conn_limit::is_out_of_descriptors;
+use super::idle_closer::IdleCloser;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::transfer::Route;
@@ -69,6 +71,7 @@ impl Connector {
         param: Vec<u8>,
     ) -> Result<u32> {
         let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
+        conn.usage.is_dialed = true;
         conn.param = param;
         io.add_conn(conn)
     }
@@ -136,8 +139,9 @@ impl Connector {
         Ok(id)
     }
 
-    /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
-    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
+    /// Starts a connection to an RDM peer, or has the peer wait in line: while as many are called as
+    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)), or until
+    /// there is room ([`make_space`](IdleCloser::make_space)).
     #[cold]
     #[inline(never)]
     pub(super) fn connect_next<N: ShmTransport>(
@@ -147,14 +151,19 @@ impl Connector {
         peer: u32,
     ) -> Result<Route> {
         if self.may_call(tx) {
-            return Ok(Route::Conn(self.call(tx, ep_id, peer)?));
+            match self.call(tx, ep_id, peer) {
+                Err(error) if is_out_of_descriptors(error) && tx.retries_after_shortage() => {}
+                called => return Ok(Route::Conn(called?)),
+            }
         }
         if tx.eps[ep_id].is_out_of_reach(peer) {
             return Err(Error::FIREWALLADDR);
         }
         tx.eps[ep_id].peers[peer].extra.retry.wait_in_line();
         self.line.push_back((ep_id, peer));
-        if let (1, Some(at)) = (self.line.len(), self.calls.next_slot()) {
+        if !tx.io.has_space() {
+            tx.io.wake_in(Duration::ZERO);
+        } else if let (1, Some(at)) = (self.line.len(), self.calls.next_slot()) {
             tx.io.wake_at(at);
         }
         Ok(Route::Later(peer))
@@ -163,19 +172,25 @@ impl Connector {
     /// Returns true if another connection may be started.
     fn may_call<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) -> bool {
         let conns = &tx.io.conns;
-        self.calls.has_space(N::Link::settings().calls, tx.io.net.now(), |id, serial| {
-            conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
-        })
+        tx.io.has_space()
+            && self.calls.has_space(N::Link::settings().calls, tx.io.net.now(), |id, serial| {
+                conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
+            })
     }
 
-    /// Returns true if peers wait for other connections to be made.
+    /// Returns true if peers wait for other connections to be made, or for room.
     pub(super) fn has_queued(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Connects to queued peers, as far as the limit of concurrent attempts allows.
+    /// Connects to queued peers, as far as the limits of concurrent attempts and of connections
+    /// allow.
     #[inline(never)]
-    pub(super) fn call_next<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) {
+    pub(super) fn call_next<N: ShmTransport>(&mut self, rx: &mut RxPath<N>) {
+        if !IdleCloser::new(rx).make_space(self.line.len()) {
+            return;
+        }
+        let tx = &mut rx.tx;
         while !self.line.is_empty() && self.may_call(tx) {
             let Some((ep_id, peer)) = self.line.pop_front() else { return };
             // The endpoint may be closed, the peer may have called or be forgotten.
@@ -197,7 +212,7 @@ impl Connector {
         peer: u32,
     ) {
         let entry = &tx.eps[ep_id].peers[peer];
-        if entry.conn == NONE && !entry.extra.parked.is_empty() {
+        if entry.conn == NONE && entry.extra.closing.is_none() && !entry.extra.parked.is_empty() {
             if let Err(error) = self.connect_next(tx, ep_id, peer) {
                 let parked = std::mem::take(&mut tx.eps[ep_id].peers[peer].extra.parked);
                 tx.eps[ep_id].fail_all(parked, error);

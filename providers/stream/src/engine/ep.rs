@@ -111,6 +111,8 @@ impl AsMut<RdmAttr> for StreamIdentity {
 pub(super) struct StreamPeer {
     /// Peer's process, as stated in its connection message.
     pub(super) process: ProcessInstance,
+    /// Connection about to end by agreement, or ended in one direction: transfers wait for its end.
+    pub(super) closing: Option<u32>,
     /// Transfers waiting for a connection to this peer while there is none.
     pub(super) parked: VecDeque<TxRequest>,
     /// Number of rejected connection requests, and the time of the next attempt.
@@ -122,6 +124,14 @@ pub(super) struct StreamPeer {
     /// Entry of the peer in the statistics page while it has no connection and transfers wait for
     /// one.
     pub(super) published: PeerSlot,
+}
+
+impl StreamPeer {
+    /// Returns true if transfers to the unconnected peer wait: for a connection attempt made without
+    /// further reason, or for the end of an earlier connection.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.retry.is_waiting() || self.closing.is_some()
+    }
 }
 
 impl PeerExtra for StreamPeer {
@@ -162,6 +172,8 @@ pub(crate) struct StreamEngineEp {
     pub(super) past: PeersRetired,
     /// Sums of all connections, closed or not.
     pub(super) recovered: LinkRecovery,
+    /// Number of idle connections closed at the limit of descriptors.
+    pub(super) closed_idle: u64,
     /// Durations of transfers that had to wait.
     pub(super) times: TransferTimes,
     /// At the last publication of the endpoint's statistics, peers due for a connection retry were
@@ -195,6 +207,7 @@ impl StreamEngineEp {
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
             recovered: LinkRecovery::default(),
+            closed_idle: 0,
             times: TransferTimes::default(),
             called: false,
             published: EndpointSlot::default(),

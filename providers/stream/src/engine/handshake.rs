@@ -81,6 +81,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                     outcomes,
                     segments: true,
                     rails,
+                    closing: self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm,
                 };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
@@ -97,9 +98,21 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 }
                 true
             }
+            Stage::AwaitResponse if conn.usage.is_replaced => self.end_replaced(id),
             Stage::AwaitResponse => self.receive_response(id),
             Stage::Called | Stage::Connected => false,
         }
+    }
+
+    /// Closes a connection replaced by one of the peer, after the peer has rejected its request.
+    /// Returns true if it was closed.
+    fn end_replaced(&mut self, id: u32) -> bool {
+        let received = self.rx.tx.io.conns[id].link.recv(&mut [0; CM_LEN]);
+        let has_answered = !matches!(received, Err(Error::AGAIN | Error::INTR));
+        if has_answered {
+            self.rx.end_idle(id);
+        }
+        has_answered
     }
 
     /// Reads the peer's response to the local connection request. Returns true if the outcome was
@@ -314,7 +327,15 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
                 entry.extra.parked.extend(waiting);
                 entry.conn = NONE;
-                self.rx.tx.drop_conn(other);
+                let closing = self.rx.tx.io.conns[id].knows.closing;
+                let replaced = &mut self.rx.tx.io.conns[other];
+                if closing && replaced.stage == Stage::AwaitResponse {
+                    // Its request must not reach the peer after the end of the new connection: that
+                    // stays until the peer has rejected the request.
+                    replaced.usage.is_replaced = true;
+                } else {
+                    self.rx.tx.drop_conn(other);
+                }
             }
         }
         // `fail` may have forgotten a peer without a name.

@@ -6,6 +6,7 @@
 use super::active_conns::ActiveConns;
 use super::blocked_conns::BlockedConns;
 use super::conn::StreamConn;
+use super::conn_limit::ConnLimit;
 use super::conn_table::ConnTable;
 use super::incoming::HeaderOutcome;
 use super::listeners::{ACCEPT_DELAY, Listeners};
@@ -46,6 +47,8 @@ pub(super) struct EngineIo<N: ShmTransport> {
     pub(super) listeners: Listeners<N>,
     /// Accepted connections with an incomplete request.
     pub(super) callers: AcceptQueue<N::Link>,
+    /// Limit of the connections.
+    pub(super) limit: ConnLimit,
 }
 
 impl<N: ShmTransport> EngineIo<N> {
@@ -62,18 +65,21 @@ impl<N: ShmTransport> EngineIo<N> {
             events: Vec::with_capacity(64),
             listeners: Listeners::default(),
             callers: AcceptQueue::new(TOKEN_CALLER, usize::MAX),
+            limit: ConnLimit::new(N::Link::settings().separate_limit),
         }
     }
 
     /// Adds a connection and registers it with the poller.
     pub(super) fn add_conn(&mut self, mut conn: StreamConn<N>) -> Result<u32> {
         conn.watched = true;
+        self.count_descriptors(&mut conn);
         let (link, interest) = (conn.link.id(), conn.interest);
         let id = self.conns.insert(conn);
         if let Err(error) = self.net.poller().add(link, TOKEN_CONN | u64::from(id), interest) {
             self.conns.remove(id);
             return Err(error);
         }
+        self.limit.opened();
         Ok(id)
     }
 
@@ -93,6 +99,14 @@ impl<N: ShmTransport> EngineIo<N> {
             );
         }
         self.wake_in(ACCEPT_DELAY);
+    }
+
+    /// Pauses a listener until there is room for another connection. Pending connections stay in the
+    /// system's queue.
+    pub(super) fn await_space(&mut self, ep_id: u32) {
+        self.listeners.pause(&self.net, ep_id);
+        let at = self.limit.next_look().unwrap_or_else(|| self.net.now() + ACCEPT_DELAY);
+        self.wake_at(at);
     }
 
     /// Makes the engine's timer expire at this time, unless it expires earlier anyway.

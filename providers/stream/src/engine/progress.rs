@@ -49,6 +49,7 @@ impl<N: ShmTransport> StreamState<N> {
     fn look_further(&mut self, first: Option<InlineRecv>) {
         if self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0 {
             self.show();
+            self.rx.tx.io.sample_traffic();
             if self.rx.tx.io.blocked.is_any_unread() {
                 self.rx.tx.io.look_at_unread();
             }
@@ -147,7 +148,7 @@ impl<N: ShmTransport> StreamState<N> {
         }
         self.rx.tx.io.events = events;
         if self.connector.has_queued() {
-            self.connector.call_next(&mut self.rx.tx);
+            self.connector.call_next(&mut self.rx);
         }
         self.rx.tx.io.poll.end_poll(is_new, moved);
     }
@@ -201,6 +202,7 @@ impl<N: ShmTransport> StreamState<N> {
         let may = self.prepare_to_block();
         if may {
             self.show();
+            self.rx.tx.io.sample_traffic();
         }
         may
     }

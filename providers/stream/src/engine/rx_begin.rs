@@ -5,6 +5,7 @@ use super::arrival::{
 };
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
+use super::idle_closer::IdleCloser;
 use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::traffic::count_header;
@@ -123,6 +124,9 @@ impl<N: ShmTransport> RxPath<N> {
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<HeaderOutcome> {
+        if self.tx.io.conns[id].usage.has_agreed() && header.op != StreamOp::Close {
+            self.tx.resume_use(id);
+        }
         let wants_reply =
             matches!(header.op, StreamOp::ReadReq | StreamOp::Atomic) || wants_ack(header);
         if wants_reply && self.tx.has_many_pending(id) {
@@ -156,6 +160,10 @@ impl<N: ShmTransport> RxPath<N> {
                 let error = Error::from_code(header.op_data.into());
                 let sent = self.tx.write_refused(id, header.cq_data, error)?;
                 self.conclude(sent);
+                Ok(self.tx.io.started(id, 0))
+            }
+            StreamOp::Close => {
+                IdleCloser::new(self).on_step(id, header)?;
                 Ok(self.tx.io.started(id, 0))
             }
             StreamOp::ReadReq => {

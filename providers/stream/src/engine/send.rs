@@ -51,7 +51,7 @@ impl<N: ShmTransport> StreamState<N> {
         let peer = self.rx.tx.eps[ep_id].peer_for(dest)?;
         let entry = &self.rx.tx.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.extra.retry.is_waiting() => Ok(Route::Later(peer)),
+            NONE if entry.extra.is_waiting() => Ok(Route::Later(peer)),
             NONE => self.connector.connect_next(&mut self.rx.tx, ep_id, peer),
             conn => Ok(Route::Conn(conn)),
         }

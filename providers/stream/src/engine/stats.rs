@@ -212,6 +212,7 @@ impl StatsPublisher {
                 received_bytes,
                 resumes: ep.recovered.resumes,
                 repeated_bytes: ep.recovered.repeated_bytes,
+                closed_idle: ep.closed_idle,
                 in_flight: ep.tx_pending as u64,
                 tx_size: ep.identity.attr.tx_size as u64,
                 tx_queue,

@@ -337,6 +337,10 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
         self.framed().map_or(0, |framed| framed.rails.borrow().count() as u64)
     }
 
+    fn descriptors(&self) -> usize {
+        self.framed().map_or(1, |framed| framed.rails.borrow().count().max(1))
+    }
+
     fn recovery(&self) -> LinkRecovery {
         let framed = self.framed();
         framed.map_or_else(LinkRecovery::default, |framed| framed.rails.borrow().recovery())

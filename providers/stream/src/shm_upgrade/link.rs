@@ -541,6 +541,11 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
         fn end_sending(&self);
     }
 
+    fn descriptors(&self) -> usize {
+        let has_memory = self.part.get().is_some_and(|part| part.upgraded.get());
+        self.carrier.descriptors() + usize::from(has_memory)
+    }
+
     fn made(&self) {
         self.carrier.made();
         if self.part.get().is_some() {

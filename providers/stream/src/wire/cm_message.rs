@@ -62,6 +62,14 @@ const KNOWS_SEGMENTS: u8 = 64;
 /// exchanges frames from now on ([`MultiRail`](crate::multi_rail::MultiRail)).
 const KNOWS_RAILS: u8 = 128;
 
+/// Offset of further features of the sender, in messages with a mark at [`CM_EXTENSIONS`]. Upstream
+/// sends zeros there.
+const CM_FURTHER: usize = 4;
+
+/// Among the further features: the sender agrees on the end of idle connections
+/// ([`StreamOp::Close`](super::StreamOp::Close)).
+const KNOWS_CLOSING: u8 = 1;
+
 /// Offset of the contexts in a [`CmType::ContextRequest`] and its response, in network order: the
 /// connecting peer's transmit context, then the accepting endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -110,18 +118,22 @@ pub struct PeerFeatures {
     pub segments: bool,
     /// The sender exchanges frames, possibly over several sockets, after the response.
     pub rails: bool,
+    /// The sender agrees on the end of idle connections ([`StreamOp::Close`](super::StreamOp::Close)).
+    pub closing: bool,
 }
 
 impl PeerFeatures {
-    fn bits(self) -> u8 {
+    /// Returns the byte at the end of the extensions, and the byte at [`CM_FURTHER`].
+    fn bits(self) -> [u8; 2] {
         let bit = |knows, bit| if knows { bit } else { 0 };
-        bit(self.atomics, KNOWS_ATOMICS)
+        let first = bit(self.atomics, KNOWS_ATOMICS)
             | bit(self.multicast, KNOWS_MULTICAST)
             | bit(self.acks, KNOWS_ACKS)
             | bit(self.local, KNOWS_LOCAL)
             | bit(self.outcomes, KNOWS_OUTCOMES)
             | bit(self.segments, KNOWS_SEGMENTS)
-            | bit(self.rails, KNOWS_RAILS)
+            | bit(self.rails, KNOWS_RAILS);
+        [first, bit(self.closing, KNOWS_CLOSING)]
     }
 }
 
@@ -160,13 +172,14 @@ impl CmMessage {
         Self::write(kind, knows.bits(), data)
     }
 
-    fn write(kind: CmType, extensions: u8, data: &[u8]) -> Vec<u8> {
+    fn write(kind: CmType, [extensions, further]: [u8; 2], data: &[u8]) -> Vec<u8> {
         let data = &data[..data.len().min(CM_DATA_MAX)];
         let mut out = vec![0; CM_LEN + data.len()];
         out[0] = VERSION;
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
-        if let (Some(mark), true) = (Self::mark(kind), extensions != 0) {
+        if let (Some(mark), true) = (Self::mark(kind), extensions | further != 0) {
+            out[CM_FURTHER] = further;
             out[CM_INSTANCE..CM_EXTENSIONS].copy_from_slice(&instance().to_be_bytes());
             out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
             out[CM_PROBE - 1] = extensions;
@@ -187,7 +200,8 @@ impl CmMessage {
             return Self::encode(kind, knows, data);
         }
         let kind = if kind == CmType::Request { CmType::ContextRequest } else { kind };
-        let mut out = Self::write(kind, knows.bits() | NAMES_CONTEXTS, data);
+        let [extensions, further] = knows.bits();
+        let mut out = Self::write(kind, [extensions | NAMES_CONTEXTS, further], data);
         if Self::mark(kind).is_some() {
             out[CM_CONTEXTS..CM_CONTEXTS + 2].copy_from_slice(&contexts.tx.to_be_bytes());
             out[CM_CONTEXTS + 2..CM_CONTEXTS + 4].copy_from_slice(&contexts.rx.to_be_bytes());
@@ -261,6 +275,7 @@ impl CmMessage {
             outcomes: has_bit(KNOWS_OUTCOMES),
             segments: has_bit(KNOWS_SEGMENTS),
             rails: has_bit(KNOWS_RAILS),
+            closing: ours && bytes[CM_FURTHER] & KNOWS_CLOSING != 0,
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if has_bit(NAMES_CONTEXTS) && kind != CmType::Request => {

@@ -98,6 +98,9 @@ pub enum StreamOp {
     /// Refusal of a write, named by its number among the transfers to be acknowledged; its error
     /// code is in `op_data` ([`PeerFeatures::outcomes`]).
     WriteRefused = 66,
+    /// Step of the agreement on the end of an idle connection, a [`CloseStep`] in `op_data`
+    /// ([`PeerFeatures::closing`]).
+    Close = 67,
     /// The result of an atomic operation, and the former values if it fetches them. Answers to
     /// these and to [`StreamOp::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
@@ -130,6 +133,22 @@ const ACK_NUMBER_BITS: u32 = 48;
 
 /// `op_data` of an acknowledgement.
 pub const ACK: u8 = 2;
+
+/// Step of the agreement of both ends on the end of an idle connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CloseStep {
+    /// The sender has nothing in flight, and would like to close the connection.
+    Request = 1,
+    /// The sender of the request may close the connection: the sender of this step has nothing in
+    /// flight either, and sends nothing until the connection is closed or other bytes arrive.
+    Agree = 2,
+    /// The connection is in use, so it stays.
+    Refuse = 3,
+    /// The connection stays although both ends have agreed, because the sender has used it since its
+    /// request.
+    Cancel = 4,
+}
 
 /// A transfer header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,6 +317,7 @@ impl StreamHeader {
                 | StreamOp::Data
                 | StreamOp::ReadRsp
                 | StreamOp::WriteRefused
+                | StreamOp::Close
                 | StreamOp::AtomicRsp => 0,
                 StreamOp::Tag | StreamOp::TaggedMsg => 8,
                 StreamOp::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
@@ -497,6 +517,7 @@ impl StreamHeader {
             64 => StreamOp::Atomic,
             65 => StreamOp::AtomicRsp,
             66 => StreamOp::WriteRefused,
+            67 => StreamOp::Close,
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
@@ -551,7 +572,11 @@ impl StreamHeader {
             && (acknowledges
                 || matches!(
                     op,
-                    StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq | StreamOp::WriteRefused
+                    StreamOp::TagRts
+                        | StreamOp::Cts
+                        | StreamOp::ReadReq
+                        | StreamOp::WriteRefused
+                        | StreamOp::Close
                 ))
         {
             return Err(Malformed("bytes after a header that has none"));
@@ -568,6 +593,9 @@ impl StreamHeader {
             }
             StreamOp::WriteRefused if header.op_data == 0 || flags & REMOTE_CQ_DATA == 0 => {
                 return Err(Malformed("a refusal of nothing"));
+            }
+            StreamOp::Close if header.close_step().is_none() || flags != REMOTE_CQ_DATA => {
+                return Err(Malformed("unknown step of closing"));
             }
             _ => {}
         }
@@ -608,6 +636,19 @@ impl StreamHeader {
     pub fn refuse_write(number: u64, error: u8) -> Self {
         let (flags, op_data) = (REMOTE_CQ_DATA, error.max(1));
         Self { op_data, flags, cq_data: number, ..Self::of(StreamOp::WriteRefused) }
+    }
+
+    /// Creates a step of the agreement on the end of an idle connection, for peers with
+    /// [`PeerFeatures::closing`]. `number` is the number of the request.
+    pub fn close(step: CloseStep, number: u64) -> Self {
+        let (flags, op_data) = (REMOTE_CQ_DATA, step as u8);
+        Self { op_data, flags, cq_data: number, ..Self::of(StreamOp::Close) }
+    }
+
+    /// Returns the step of a [`StreamOp::Close`]; none if it is unknown.
+    pub fn close_step(&self) -> Option<CloseStep> {
+        let all = [CloseStep::Request, CloseStep::Agree, CloseStep::Refuse, CloseStep::Cancel];
+        all.into_iter().find(|step| *step as u8 == self.op_data)
     }
 
     /// Creates the response to a refused read, for peers with [`PeerFeatures::outcomes`].

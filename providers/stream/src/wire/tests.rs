@@ -13,6 +13,7 @@ const NOTHING: PeerFeatures = PeerFeatures {
     local: false,
     outcomes: false,
     segments: false,
+    closing: false,
 };
 const ATOMICS: PeerFeatures = PeerFeatures { atomics: true, ..NOTHING };
 
@@ -43,6 +44,43 @@ fn ack_run_extends_by_consecutive_numbers_up_to_its_maximum() {
     assert_eq!(run, AckRun { first: 5, count: 2 });
     let mut long = AckRun { first: 0, count: MAX_ACK_RUN - 1 };
     assert!(long.extend(u64::from(MAX_ACK_RUN) - 1) && !long.extend(MAX_ACK_RUN.into()));
+}
+
+#[test]
+fn closing_has_four_steps_with_the_number_of_their_request() {
+    let parsed = |header: &StreamHeader| {
+        StreamHeader::parse(&written(header, ByteOrder::Network), ByteOrder::Network)
+    };
+    let steps = [CloseStep::Request, CloseStep::Agree, CloseStep::Refuse, CloseStep::Cancel];
+    for (number, step) in steps.into_iter().enumerate() {
+        let header = StreamHeader::close(step, number as u64);
+        assert_eq!(parsed(&header), Ok(header));
+        assert_eq!((header.close_step(), header.cq_data), (Some(step), number as u64));
+        for wrong in [
+            StreamHeader { op_data: 0, ..header },
+            StreamHeader { op_data: 5, ..header },
+            StreamHeader { flags: 0, ..header },
+            StreamHeader { len: 1, ..header },
+        ] {
+            assert!(parsed(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
+
+#[test]
+fn closing_is_a_feature_of_its_own_byte() {
+    for (knows, further) in
+        [(NOTHING, 0), (ATOMICS, 0), (PeerFeatures { closing: true, ..NOTHING }, 1)]
+    {
+        for kind in [CmType::Request, CmType::Response] {
+            let bytes = CmMessage::encode(kind, knows, b"data");
+            assert_eq!((bytes[4], CmMessage::parse(&bytes).unwrap().knows), (further, knows));
+        }
+    }
+    // Without the mark the byte is not looked at.
+    let mut bytes = CmMessage::encode(CmType::Request, NOTHING, &[]);
+    bytes[4] = 1;
+    assert_eq!(CmMessage::parse(&bytes).unwrap().knows, NOTHING);
 }
 
 #[test]

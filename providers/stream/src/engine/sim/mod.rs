@@ -339,6 +339,9 @@ fn rails() -> [RailSettings; 5] {
     [usual, several, later, single, both]
 }
 
+/// Limits of connections selected by seeds: fewer than the peers of a node in some.
+const LIMITS: [Option<usize>; 4] = [None, None, Some(1), Some(3)];
+
 /// Returns the parameters selected by seeds: for peers without a pre-shared key, for authenticated
 /// peers, and for peers with encryption as well.
 fn choices() -> &'static [Vec<StreamSettings>; 3] {
@@ -376,9 +379,12 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
             let all =
                 ways().into_iter().flat_map(|local| usual.iter().map(move |usual| (local, usual)));
             let all = all.flat_map(|one| rails().map(|rails| (one, rails)));
-            all.map(|((local, usual), rails)| StreamSettings {
+            let all = all.flat_map(|one| LIMITS.map(|limit| (one.clone(), limit)));
+            all.map(|(((local, usual), rails), max_connections)| StreamSettings {
                 local,
                 rails,
+                max_connections,
+                separate_limit: true,
                 secret: secret.clone(),
                 ..usual.clone()
             })
@@ -518,7 +524,8 @@ pub(super) fn take_second(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE};
+    use crate::wire::{CloseStep, StreamHeader};
+    use ofi_provider::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MORE};
     use ofi_provider::error::Error;
     use ofi_simulation::{ConnectedSim, InjectedFault, NodeConfig, here, seeds};
 
@@ -538,12 +545,16 @@ mod tests {
             (InjectedFault::SwappedMatch, &["got message", "passed over", "of one source only"]),
             (InjectedFault::LeakedPeer, &["leaks"]),
             (InjectedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
-            (InjectedFault::WrongByte, &["the bytes of message"]),
+            (InjectedFault::WrongByte, &["the bytes of message", "read "]),
             (
                 InjectedFault::MisplacedWrite,
                 &["failed without a cause", "there is no end", "was lost", "never completes"],
             ),
             (InjectedFault::LostSign, &["never completes", "waits", "was lost"]),
+            (
+                InjectedFault::ClosedInUse,
+                &["failed without a cause", "was lost", "never completes"],
+            ),
         ] {
             seeds::finds(fault, messages, run);
         }
@@ -658,6 +669,87 @@ mod tests {
         sim.read(0, usize::MAX);
         assert!(sim.is_over(message) && engine.lock().rx.tx.io.conns.is_empty());
         drop(engine);
+        sim.settle();
+        sim.end_all();
+    }
+
+    /// Three nodes with at most one connection each, over sockets.
+    fn limited() -> RingSim {
+        let limited = choices()[0].iter().find(|one| one.max_connections == Some(1)).unwrap();
+        RingSim::with(1, |plan, world| {
+            two(plan);
+            plan.nodes = 3;
+            (world.settings, world.batched, world.batch_flusher) = (limited, false, true);
+        })
+    }
+
+    /// Sends a message and waits for its completion.
+    fn exchange(sim: &mut RingSim, from: usize, to: usize) {
+        sim.receive_now((to, 0), 100);
+        let message = sim.send_immediately(from, (to, 0), 100, FI_COMPLETION);
+        while !sim.is_over(message) {
+            sim.rounds(40);
+            sim.read(from, usize::MAX);
+            if !sim.is_over(message) {
+                sim.world.passes();
+            }
+        }
+    }
+
+    /// Returns the number of a node's connections, and of those closed at the limit.
+    fn conns(sim: &RingSim, node: usize) -> (usize, u64) {
+        let engine = sim.engine(node).unwrap();
+        let state = engine.lock();
+        let closed = state.rx.tx.eps.iter().map(|(_, ep)| ep.closed_idle).sum();
+        (state.rx.tx.io.conns.len(), closed)
+    }
+
+    #[test]
+    fn idle_connection_is_closed_at_the_limit_and_opened_by_the_next_message() {
+        let mut sim = limited();
+        for (closed, to) in [1, 2, 1, 2].into_iter().enumerate() {
+            exchange(&mut sim, 0, to);
+            assert_eq!(conns(&sim, 0), (1, closed as u64), "after a message to {to}");
+        }
+        sim.settle();
+        sim.end_all();
+    }
+
+    #[test]
+    fn connection_with_an_unacknowledged_message_stays_beyond_the_limit() {
+        let mut sim = limited();
+        let message = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION | FI_MATCH_COMPLETE);
+        sim.rounds(40);
+        exchange(&mut sim, 0, 2);
+        assert!(!sim.is_over(message));
+        assert_eq!(conns(&sim, 0), (2, 0));
+        sim.settle();
+        sim.end_all();
+    }
+
+    #[test]
+    fn peer_that_requests_the_end_again_and_again_is_served_when_it_sends() {
+        let mut sim = limited();
+        exchange(&mut sim, 0, 1);
+        for number in 0..200 {
+            let engine = sim.engine(1).unwrap();
+            let mut state = engine.lock();
+            let (id, _) = state.rx.tx.io.conns.iter().next().unwrap();
+            state.rx.tx.send_internal(id, StreamHeader::close(CloseStep::Request, number)).unwrap();
+            drop(state);
+            sim.rounds(if number % 10 == 0 { 40 } else { 1 });
+        }
+        sim.rounds(40);
+        sim.receive_now((1, 0), 100);
+        let message = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
+        sim.rounds(40);
+        sim.read(0, usize::MAX);
+        assert!(!sim.is_over(message), "it waits for the end of the connection");
+        exchange(&mut sim, 1, 0);
+        sim.rounds(40);
+        sim.read(0, usize::MAX);
+        assert!(sim.is_over(message));
+        assert_eq!(conns(&sim, 0), (1, 0));
         sim.settle();
         sim.end_all();
     }

@@ -23,6 +23,7 @@ pub(super) fn first_sent(random: &mut SimRandom) -> Vec<u8> {
         outcomes: bit(random),
         segments: bit(random),
         rails: bit(random),
+        closing: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
@@ -57,6 +58,7 @@ pub(super) fn later_sent(random: &mut SimRandom) -> Vec<u8> {
         StreamOp::Atomic,
         StreamOp::AtomicRsp,
         StreamOp::WriteRefused,
+        StreamOp::Close,
         StreamOp::TaggedMsg,
     ];
     let op = random.pick(&ops);
