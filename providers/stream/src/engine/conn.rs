@@ -334,10 +334,13 @@ impl<N: ShmTransport> StreamConn<N> {
     /// Allows the short ways of plain messages, if nothing in the connection's nature is against
     /// them.
     pub(super) fn allow_fast(&mut self) {
-        let fast = self.zerocopy.is_none() || (self.link.tx_over_shm() && !self.is_exposing());
-        if self.fast_rx && fast && !self.sends_no_more {
+        if self.fast_rx && !self.is_exposing() && !self.sends_no_more {
             let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
-            self.fast_below = max.min(COPY_MAX) + 1;
+            let zcopy = match &self.zerocopy {
+                Some(zerocopy) if !self.link.tx_over_shm() => zerocopy.from,
+                _ => usize::MAX,
+            };
+            self.fast_below = (max.min(COPY_MAX) + 1).min(zcopy);
         }
     }
 

@@ -52,7 +52,7 @@ impl<N: ShmTransport> TxPath<N> {
         }
         let retained = std::mem::take(&mut conn.retained);
         self.backlog.subtract(&mut conn.backlog, retained);
-        if conn.link.tx_over_shm() {
+        if conn.link.tx_over_shm() || !self.io.net.is_ring() {
             conn.allow_fast();
         }
         if conn.interest == Interest::NONE {
