@@ -100,6 +100,9 @@ pub struct RailSettings {
     pub window: u64,
     /// Payload of a frame in bytes, if more is to be sent; smaller sends use the first socket.
     pub segment: usize,
+    /// Payload in bytes of a frame left in the application's buffer, on a link with a single
+    /// socket. The peer has to permit more than [`SEGMENT_MAX`](crate::multi_rail::frame::SEGMENT_MAX).
+    pub long_segment: usize,
     /// Time in seconds without a socket until a link is given up; 0: at once.
     pub resume: u32,
     /// Maximum bytes of a link copied for being sent again; 64 times as much for all links.
@@ -118,6 +121,7 @@ impl Default for RailSettings {
             threshold,
             window,
             segment: 64 << 10,
+            long_segment: 1 << 20,
             resume: 0,
             resume_memory: 4 << 20,
             retain: 32 << 10,

@@ -1,9 +1,9 @@
 //! State shared by a transport and its links with frames. The engine's lock guards both.
 use super::frame::RailOffer;
-use super::rails::{RAILS_MAX, RailBits, RailChange};
+use super::rails::RailChange;
 use super::send_log::LogMemory;
+use super::wanted::{RailBits, WantedEvents};
 use crate::mailbox::Mailbox;
-use ofi_provider::sys::Interest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -97,112 +97,23 @@ impl<L> LinkShared<L> {
 
     /// Takes the sockets reported as readable.
     pub(super) fn take_readable(&self) -> RailBits {
-        self.readable.swap(0, Ordering::Relaxed)
+        match self.readable.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.readable.swap(0, Ordering::Relaxed),
+        }
     }
 
     /// Stores the events awaited by the link. Returns true if they have changed.
     pub(super) fn set_wanted(&self, wanted: WantedEvents) -> bool {
-        self.wanted.swap(wanted.0, Ordering::Relaxed) != wanted.0
+        let is_changed = self.wanted.load(Ordering::Relaxed) != wanted.0;
+        if is_changed {
+            self.wanted.store(wanted.0, Ordering::Relaxed);
+        }
+        is_changed
     }
 
     /// Returns the events awaited by the link.
     pub(super) fn wanted(&self) -> WantedEvents {
         WantedEvents(self.wanted.load(Ordering::Relaxed))
-    }
-}
-
-/// Socket events awaited by a link, as one number.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct WantedEvents(u64);
-
-impl WantedEvents {
-    const CONTROL: u64 = 1 << 32;
-    const STAGED: u64 = 1 << 33;
-    const UNACKNOWLEDGED: u64 = 1 << 34;
-    const BLOCKED: u64 = 1 << 35;
-    const PRIMARY_SHIFT: u32 = 36;
-
-    /// Creates the events of a link with `early` sockets, not to be read, and `full` ones, with space
-    /// awaited by the sender; without any, it awaits space on the socket `primary`.
-    pub(super) fn new(early: RailBits, full: RailBits, primary: usize) -> Self {
-        let primary = (primary as u64) << Self::PRIMARY_SHIFT;
-        Self(u64::from(early) | u64::from(full) << RAILS_MAX | primary)
-    }
-
-    fn set(&mut self, flag: u64, is_set: bool) {
-        self.0 |= if is_set { flag } else { 0 };
-    }
-
-    /// Control frames wait for space.
-    pub(super) fn set_control(&mut self, is_set: bool) {
-        self.set(Self::CONTROL, is_set);
-    }
-
-    /// Bytes of the stream are read ahead.
-    pub(super) fn set_staged(&mut self, is_set: bool) {
-        self.set(Self::STAGED, is_set);
-    }
-
-    /// The peer has not acknowledged everything.
-    pub(super) fn set_unacknowledged(&mut self, is_set: bool) {
-        self.set(Self::UNACKNOWLEDGED, is_set);
-    }
-
-    /// Sends of the engine do not wait for space in a socket.
-    pub(super) fn set_blocked(&mut self, is_set: bool) {
-        self.set(Self::BLOCKED, is_set);
-    }
-
-    /// Returns true if the peer has not acknowledged everything.
-    pub(super) fn has_unacknowledged(self) -> bool {
-        self.0 & Self::UNACKNOWLEDGED != 0
-    }
-
-    /// Returns true if bytes of the stream are read ahead.
-    pub(super) fn has_staged(self) -> bool {
-        self.0 & Self::STAGED != 0
-    }
-
-    /// Returns the events to be watched on one socket, for an engine awaiting `interest`.
-    pub(super) fn of_rail(self, at: usize, interest: Interest) -> Interest {
-        let is_early = self.0 >> at & 1 != 0;
-        let is_full = self.0 >> (RAILS_MAX + at) & 1 != 0;
-        // Without a full socket the engine waits for the one of small sends.
-        let any_full = self.0 >> RAILS_MAX & ((1 << RAILS_MAX) - 1) != 0;
-        let is_blocked = self.0 & Self::BLOCKED != 0;
-        let waits = (interest.write && !is_blocked) || self.0 & Self::CONTROL != 0;
-        let primary = (self.0 >> Self::PRIMARY_SHIFT) as usize;
-        let write = waits && (is_full || (!any_full && at == primary));
-        Interest { read: interest.read && !is_early, write }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn early_sockets_are_not_read_and_only_full_ones_are_waited_for() {
-        let both = Interest { read: true, write: true };
-        let wanted = WantedEvents::new(0b10, 0b100, 0);
-        assert_eq!(wanted.of_rail(0, both), Interest::READ);
-        assert_eq!(wanted.of_rail(1, both), Interest::NONE);
-        assert_eq!(wanted.of_rail(2, both), both);
-        assert_eq!(WantedEvents::default().of_rail(0, both), both);
-        assert_eq!(WantedEvents::default().of_rail(1, both), Interest::READ);
-        let mut wanted = WantedEvents::new(0, 0b10, 0);
-        wanted.set_control(true);
-        assert_eq!(wanted.of_rail(0, Interest::NONE), Interest::NONE);
-        assert_eq!(wanted.of_rail(1, Interest::NONE), Interest { read: false, write: true });
-    }
-    #[test]
-    fn blocked_sends_wait_for_no_socket_and_control_frames_for_the_one_of_small_sends() {
-        let both = Interest { read: true, write: true };
-        let mut wanted = WantedEvents::new(0, 0, 3);
-        assert_eq!((wanted.of_rail(0, both), wanted.of_rail(3, both)), (Interest::READ, both));
-        wanted.set_blocked(true);
-        assert_eq!(wanted.of_rail(3, both), Interest::READ);
-        wanted.set_control(true);
-        assert_eq!(wanted.of_rail(3, both), both);
     }
 }

@@ -9,8 +9,15 @@ use std::net::{IpAddr, SocketAddr};
 /// Bytes of a frame header.
 pub const FRAME_LEN: usize = 16;
 
-/// Maximum payload of a data frame in bytes.
+/// Maximum payload in bytes of a data frame to any peer.
 pub const SEGMENT_MAX: usize = 64 << 10;
+
+/// Maximum payload in bytes of a data frame to a peer permitting longer ones
+/// ([`Hello::max_payload`]).
+pub const LONG_MAX: usize = 1 << 20;
+
+/// Maximum bytes read without an acknowledgement.
+pub const ACK_INTERVAL_MAX: usize = 256 << 10;
 
 /// Maximum payload of a control frame in bytes.
 pub const CONTROL_MAX: usize = 512;
@@ -102,7 +109,7 @@ impl FrameHeader {
             return Err(Malformed("reserved bytes of a frame are not 0"));
         };
         let (kind, min, max) = match kind {
-            1 => (FrameType::Data, 1, SEGMENT_MAX),
+            1 => (FrameType::Data, 1, LONG_MAX),
             2 => (FrameType::OfferRequest, 0, 0),
             3 => (FrameType::Offer, TOKEN_LEN + 8 + 1, CONTROL_MAX),
             4 => (FrameType::Join, JoinRequest::LEN, JoinRequest::LEN),
@@ -138,13 +145,23 @@ impl FrameHeader {
 pub struct Hello {
     /// Time in seconds without a socket until the sender gives up the link; 0: at once.
     pub resume: u32,
-    /// Maximum bytes read without an acknowledgement.
+    /// Maximum bytes read without an acknowledgement, limited by the receiver to
+    /// [`ACK_INTERVAL_MAX`]. A larger number permits longer frames as well.
     pub ack_interval: u32,
 }
 
 impl Hello {
     /// Encoded length in bytes.
     pub const LEN: usize = 8;
+
+    /// Returns the maximum payload in bytes of data frames to the sender of this frame. Versions
+    /// without long frames send a number up to [`ACK_INTERVAL_MAX`].
+    pub fn max_payload(&self) -> usize {
+        match self.ack_interval as usize {
+            interval if interval > ACK_INTERVAL_MAX => interval.min(LONG_MAX),
+            _ => SEGMENT_MAX,
+        }
+    }
 
     /// Encodes the whole frame.
     pub fn encode(&self) -> Vec<u8> {
@@ -277,7 +294,7 @@ mod tests {
     fn parsed_header_equals_the_encoded_one() {
         for header in [
             FrameHeader::data(0, 1),
-            FrameHeader::data(u64::MAX - SEGMENT_MAX as u64, SEGMENT_MAX),
+            FrameHeader::data(u64::MAX - LONG_MAX as u64, LONG_MAX),
             FrameHeader::control(FrameType::OfferRequest, 0),
             FrameHeader::control(FrameType::Joined, 0),
             FrameHeader::control(FrameType::Join, JoinRequest::LEN),
@@ -294,7 +311,7 @@ mod tests {
 
     #[test]
     fn headers_with_impossible_lengths_or_offsets_are_rejected() {
-        assert!(parse(1, 0, 0).is_err() && parse(1, 1 + SEGMENT_MAX as u32, 0).is_err());
+        assert!(parse(1, 0, 0).is_err() && parse(1, 1 + LONG_MAX as u32, 0).is_err());
         assert!(parse(1, u32::MAX, 0).is_err() && parse(1, 2, u64::MAX - 1).is_err());
         assert!(parse(0, 1, 0).is_err() && parse(11, 0, 0).is_err() && parse(2, 1, 0).is_err());
         assert!(parse(6, 0, 0).is_err() && parse(7, 1, 0).is_err() && parse(10, 0, 1).is_err());
@@ -313,6 +330,14 @@ mod tests {
         let encoded = hello.encode();
         assert_eq!(Hello::parse(&encoded[FRAME_LEN..]), Ok(hello));
         assert!(Hello::parse(&encoded[FRAME_LEN + 1..]).is_err());
+    }
+
+    #[test]
+    fn long_frames_need_an_interval_beyond_that_of_versions_without_them() {
+        let max_payload = |ack_interval| Hello { resume: 1, ack_interval }.max_payload();
+        assert_eq!((max_payload(0), max_payload(256 << 10)), (SEGMENT_MAX, SEGMENT_MAX));
+        assert_eq!(max_payload((256 << 10) + 1), (256 << 10) + 1);
+        assert_eq!((max_payload(1 << 20), max_payload(u32::MAX)), (LONG_MAX, LONG_MAX));
     }
 
     #[test]

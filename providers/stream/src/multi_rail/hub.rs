@@ -6,10 +6,10 @@ use super::frame::{
     ADDRS_MAX, FRAME_LEN, FrameHeader, FrameType, JoinRequest, RailOffer, TOKEN_LEN,
 };
 use super::link::{FramedLink, RailLink};
-use super::rails::RAILS_MAX;
 use super::redial::Redial;
 use super::routes::choose_routes;
 use super::timers::SharedTimer;
+use super::wanted::RAILS_MAX;
 use crate::link_tokens::LinkTokens;
 use crate::secret::PskConfig;
 use crate::transport::{ByteLink, LinkListener, LinkPoller, Transport, peer_of};

@@ -1,6 +1,7 @@
 //! Link with possibly several sockets.
-use super::events::{HubRequest, HubShared, LinkShared, RailEvent, WantedEvents};
-use super::rails::{RailRequest, RailSet, offer_request};
+use super::events::{HubRequest, HubShared, LinkShared, RailEvent};
+use super::rails::{FastRecv, FastSend, RailChange, RailRequest, RailSet, offer_request};
+use super::wanted::WantedEvents;
 use crate::forward::forward_link;
 use crate::secret::PskConfig;
 use crate::settings::RailSettings;
@@ -59,6 +60,8 @@ enum RequestState {
     Idle { traffic: u64, since: u64 },
     /// A request was sent, or the peer connects.
     Done,
+    /// The link has a single socket.
+    Unused,
 }
 
 impl<L: ByteLink> FramedLink<L> {
@@ -69,7 +72,13 @@ impl<L: ByteLink> FramedLink<L> {
         connects: bool,
     ) -> Self {
         let since = hub.now();
-        let rails = RailSet::new(&L::settings().rails, &hub.log_memory);
+        let settings = &L::settings().rails;
+        let rails = RailSet::new(settings, &hub.log_memory);
+        let request = match connects {
+            true if settings.count() > 1 => RequestState::Idle { traffic: 0, since },
+            true => RequestState::Unused,
+            false => RequestState::Done,
+        };
         Self {
             number,
             generation: generation(),
@@ -77,11 +86,7 @@ impl<L: ByteLink> FramedLink<L> {
             hub,
             rails: RefCell::new(rails),
             connects,
-            request: Cell::new(if connects {
-                RequestState::Idle { traffic: 0, since }
-            } else {
-                RequestState::Done
-            }),
+            request: Cell::new(request),
             class: Cell::default(),
         }
     }
@@ -99,12 +104,19 @@ impl<L: ByteLink> FramedLink<L> {
             return;
         }
         self.request.set(RequestState::Done);
-        if settings.count() > 1 {
-            match rails.has_offer() {
-                true => self.push_request(HubRequest::Dial),
-                false => rails.push_control(&offer_request()),
-            }
+        match rails.has_offer() {
+            true => self.push_request(HubRequest::Dial),
+            false => rails.push_control(&offer_request()),
         }
+    }
+
+    /// Returns the events awaited, if a call may leave out the events of the transport and the
+    /// publication of its own: there are no events, and the link awaits nothing unusual.
+    #[inline(always)]
+    fn quiet(&self) -> Option<WantedEvents> {
+        let is_own = self.generation == generation() && !self.shared.events.has_items();
+        let is_quiet = is_own && !matches!(self.request.get(), RequestState::Idle { .. });
+        Some(self.shared.wanted()).filter(|wanted| is_quiet && wanted.is_quiet())
     }
 
     fn push_request(&self, request: HubRequest<L>) {
@@ -114,6 +126,9 @@ impl<L: ByteLink> FramedLink<L> {
     /// Handles the events from the transport.
     fn take_events(&self, first: &L, rails: &mut RailSet<L>) {
         rails.set_readable(self.shared.take_readable());
+        if !self.shared.events.has_items() {
+            return;
+        }
         for event in self.shared.events.take() {
             match event {
                 RailEvent::Joined(at, link) => {
@@ -129,7 +144,18 @@ impl<L: ByteLink> FramedLink<L> {
 
     /// Passes requests of the peer and the wanted events to the transport.
     fn publish(&self, rails: &mut RailSet<L>) {
-        for request in rails.take_requests() {
+        if let Some((requests, changes)) = rails.take_requests() {
+            self.pass_requests(requests, changes);
+        }
+        if self.shared.set_wanted(rails.wanted()) {
+            self.push_request(HubRequest::Rewatch);
+        }
+    }
+
+    /// Passes requests of the peer and changes of the sockets to the transport.
+    #[inline(never)]
+    fn pass_requests(&self, requests: Vec<RailRequest>, changes: Vec<RailChange<L>>) {
+        for request in requests {
             let RailRequest::Offer(offer) = request else {
                 self.push_request(HubRequest::Offer);
                 continue;
@@ -139,17 +165,8 @@ impl<L: ByteLink> FramedLink<L> {
                 self.push_request(HubRequest::Dial);
             }
         }
-        for change in rails.take_changes() {
+        for change in changes {
             self.push_request(HubRequest::Change(change));
-        }
-        let primary = rails.primary().unwrap_or(0);
-        let mut wanted = WantedEvents::new(rails.early(), rails.full(), primary);
-        wanted.set_control(rails.has_control());
-        wanted.set_staged(rails.has_staged());
-        wanted.set_blocked(rails.is_blocked());
-        wanted.set_unacknowledged(rails.has_unacknowledged());
-        if self.shared.set_wanted(wanted) {
-            self.push_request(HubRequest::Rewatch);
         }
     }
 
@@ -213,12 +230,55 @@ impl<L: ByteLink> RailLink<L> {
 
     #[inline(never)]
     fn recv_framed(&self, framed: &FramedLink<L>, dst: &mut [u8]) -> Result<usize> {
+        // Fast path of a single frame on a link without other work: saves the exchange with the
+        // transport.
+        if framed.quiet().is_some() {
+            let result = framed.rails.borrow_mut().recv_fast(&self.first, dst);
+            match result {
+                FastRecv::Received(n) => return Ok(n),
+                FastRecv::WithAck(n) => return framed.with_rails(&self.first, |_| Ok(n)),
+                FastRecv::Nothing => return Err(Error::AGAIN),
+                FastRecv::Not => {}
+                FastRecv::Ended(ended) => {
+                    let end = |rails: &mut RailSet<L>| rails.recv_end(&self.first, ended, dst);
+                    return framed.with_rails(&self.first, end);
+                }
+            }
+        }
+        self.recv_slow(framed, dst)
+    }
+
+    #[inline(never)]
+    fn recv_slow(&self, framed: &FramedLink<L>, dst: &mut [u8]) -> Result<usize> {
         framed.with_rails(&self.first, |rails| rails.recv(&self.first, dst))
+    }
+
+    #[inline(never)]
+    fn send_bytes_framed(&self, framed: &FramedLink<L>, bytes: &[u8]) -> Result<usize> {
+        // Fast path of small messages behind unacknowledged ones, on a link without other work: saves
+        // the exchange with the transport.
+        if framed.quiet().is_some_and(WantedEvents::has_unacknowledged) {
+            let result = framed.rails.borrow_mut().send_fast(&self.first, bytes);
+            match result {
+                FastSend::Sent => return Ok(bytes.len()),
+                FastSend::InPart => {
+                    return framed.with_rails(&self.first, |_| match bytes.len() {
+                        1 => Err(Error::AGAIN),
+                        len => Ok(len - 1),
+                    });
+                }
+                FastSend::Not => {}
+                FastSend::Failed(error) => {
+                    return framed.with_rails(&self.first, |rails| rails.fail_fast(error));
+                }
+            }
+        }
+        self.send_bytes_slow(framed, bytes)
     }
 
     // A list would enlarge the stack frames of all callers.
     #[inline(never)]
-    fn send_bytes_framed(&self, framed: &FramedLink<L>, bytes: &[u8]) -> Result<usize> {
+    fn send_bytes_slow(&self, framed: &FramedLink<L>, bytes: &[u8]) -> Result<usize> {
         let mut list = GatherList::default();
         list.push_bytes(bytes);
         self.send_framed(framed, &list, CopyMode::Copied)
@@ -245,7 +305,8 @@ impl<L: ByteLink> RailLink<L> {
         }
     }
 
-    fn for_others(&self, each: impl FnMut(&L)) {
+    /// Passes each socket but the first to `each`.
+    pub(super) fn for_others(&self, each: impl FnMut(&L)) {
         if let Some(framed) = self.framed() {
             framed.rails.borrow().for_others(each);
         }

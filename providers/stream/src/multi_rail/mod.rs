@@ -26,6 +26,7 @@ mod resume;
 mod routes;
 mod send_log;
 mod timers;
+mod wanted;
 mod writer;
 
 pub use link::{RailId, RailLink};

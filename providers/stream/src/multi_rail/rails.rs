@@ -1,10 +1,12 @@
 //! Byte stream of a link over several sockets.
+mod fast;
 mod rx;
 
-use super::frame::{FrameHeader, FrameType, Hello, RailOffer, SEGMENT_MAX};
+use super::frame::{FrameHeader, FrameType, Hello, LONG_MAX, RailOffer, SEGMENT_MAX};
 use super::reader::FrameReader;
 use super::resume::ResumeState;
 use super::send_log::{CallQueue, LogMemory};
+use super::wanted::{RAILS_MAX, RailBits, WantedEvents};
 use super::writer::FrameWriter;
 use crate::settings::RailSettings;
 use crate::transport::{ByteLink, LinkRecovery, ZerocopyDone};
@@ -12,9 +14,6 @@ use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Maximum number of sockets of a link.
-pub(super) const RAILS_MAX: usize = RailSettings::MAX;
 
 /// Maximum bytes of waiting frames before an acknowledgement: a peer without reads gets no more.
 const ACK_TAIL_MAX: usize = SEGMENT_MAX + (4 << 10);
@@ -53,11 +52,6 @@ enum RailState {
     Lost,
 }
 
-/// Set of sockets, one bit each.
-pub(super) type RailBits = u32;
-
-const _: () = assert!(RAILS_MAX <= RailBits::BITS as usize);
-
 /// Request of the peer, received in a control frame.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum RailRequest {
@@ -78,6 +72,34 @@ pub(super) enum RailChange<L> {
     Stalled,
 }
 
+/// Result of [`RailSet::send_fast`].
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum FastSend {
+    /// All bytes are sent.
+    Sent,
+    /// The socket has accepted a part of the frame; the rest is stored.
+    InPart,
+    /// Nothing is sent.
+    Not,
+    /// The socket has failed.
+    Failed(Error),
+}
+
+/// Result of [`RailSet::recv_fast`].
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum FastRecv {
+    /// So many bytes are received.
+    Received(usize),
+    /// The same, and an acknowledgement is due.
+    WithAck(usize),
+    /// Nothing has arrived.
+    Nothing,
+    /// The frames read ahead are for the slow path.
+    Not,
+    /// The socket has ended or failed.
+    Ended(Result<bool>),
+}
+
 /// Byte stream of a link over several sockets.
 ///
 /// Small sends go to the first socket. A large send is divided into segments, and each goes to the
@@ -89,8 +111,9 @@ pub(super) enum RailChange<L> {
 #[derive(Debug)]
 pub(super) struct RailSet<L> {
     rails: Vec<Rail<L>>,
-    /// Maximum payload of a frame in bytes.
+    /// Maximum payload of a frame in bytes, and of a frame with retained bytes on a single socket.
     segment: usize,
+    long_segment: usize,
     /// Offset of the next byte sent and received.
     tx_offset: u64,
     rx_offset: u64,
@@ -99,6 +122,8 @@ pub(super) struct RailSet<L> {
     is_byte_withheld: bool,
     /// The last send awaits space on the full sockets.
     is_send_waiting: bool,
+    /// The last send waits for the next one, to be sent by one call with it.
+    is_send_coalesced: bool,
     /// The current call of [`recv`](Self::recv) has received bytes.
     has_received: bool,
     /// The socket of the last data frame.
@@ -149,7 +174,7 @@ impl<L: ByteLink> Rail<L> {
 
     /// Returns true if bytes at an offset may be sent again on the socket.
     fn may_repeat(&self, offset: u64) -> bool {
-        self.state == RailState::Open && self.sent_to <= offset
+        self.state == RailState::Open && self.sent_to <= offset && self.writer.missing() == 0
     }
 
     /// Returns true if the peer sends nothing more on the socket.
@@ -176,10 +201,12 @@ impl<L: ByteLink> RailSet<L> {
         Self {
             rails: vec![first],
             segment: settings.segment.clamp(1, SEGMENT_MAX),
+            long_segment: settings.long_segment.clamp(1, LONG_MAX),
             tx_offset: 0,
             rx_offset: 0,
             is_byte_withheld: false,
             is_send_waiting: false,
+            is_send_coalesced: false,
             has_received: false,
             last: 0,
             readable: 1,
@@ -268,19 +295,17 @@ impl<L: ByteLink> RailSet<L> {
         self.readable |= rails;
     }
 
-    /// Sockets not to be read before other ones.
-    pub(super) fn early(&self) -> RailBits {
-        self.early
-    }
-
-    /// Sockets with space awaited by the sender.
-    pub(super) fn full(&self) -> RailBits {
-        self.full
-    }
-
-    /// Takes the peer's requests.
-    pub(super) fn take_requests(&mut self) -> Vec<RailRequest> {
-        std::mem::take(&mut self.requests)
+    /// Returns the socket events awaited by the link.
+    pub(super) fn wanted(&self) -> WantedEvents {
+        let primary = self.primary();
+        let mut wanted = WantedEvents::new(self.early, self.full, primary.unwrap_or(0));
+        wanted.set_control(self.has_control());
+        wanted.set_staged(self.has_staged());
+        let is_log_full = self.resume.as_ref().is_some_and(|resume| resume.is_log_full);
+        wanted.set_blocked(is_log_full || primary.is_none());
+        wanted
+            .set_unacknowledged(self.resume.as_ref().is_some_and(|resume| !resume.log.is_empty()));
+        wanted
     }
 
     /// Returns true if the peer has offered to take further sockets.
@@ -288,9 +313,12 @@ impl<L: ByteLink> RailSet<L> {
         self.has_offered
     }
 
-    /// Takes the changes of the sockets.
-    pub(super) fn take_changes(&mut self) -> Vec<RailChange<L>> {
-        std::mem::take(&mut self.changes)
+    /// Takes the peer's requests, and the changes of the sockets, if there are any.
+    pub(super) fn take_requests(&mut self) -> Option<(Vec<RailRequest>, Vec<RailChange<L>>)> {
+        if self.requests.is_empty() && self.changes.is_empty() {
+            return None;
+        }
+        Some((std::mem::take(&mut self.requests), std::mem::take(&mut self.changes)))
     }
 
     /// Returns the number of the first open socket.
@@ -303,26 +331,22 @@ impl<L: ByteLink> RailSet<L> {
         self.first_open().or_else(|| self.rails.iter().position(Rail::carries))
     }
 
-    /// Returns true if sends of the engine do not depend on space in a socket: the log is full, or
-    /// there is no socket.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.resume.as_ref().is_some_and(|resume| resume.is_log_full) || self.primary().is_none()
-    }
-
-    /// Returns true if the peer has not acknowledged everything.
-    pub(super) fn has_unacknowledged(&self) -> bool {
-        self.resume.as_ref().is_some_and(|resume| !resume.log.is_empty())
-    }
-
     /// Returns true if frames wait for space, although no send of the engine waits.
     pub(super) fn has_control(&self) -> bool {
-        !self.is_byte_withheld
-            && (self.rails.iter().any(|rail| rail.writer.has_tail()) || self.can_send_again())
+        // A send waiting for the same space comes again, but not one waiting for an acknowledgement.
+        let is_log_full = self.resume.as_ref().is_some_and(|resume| resume.is_log_full);
+        let left = if self.is_send_waiting && !is_log_full { self.full } else { 0 };
+        let has_tail =
+            |(at, rail): (usize, &Rail<L>)| rail.writer.has_tail() && left & bit(at) == 0;
+        (!self.is_byte_withheld || is_log_full)
+            && !self.is_send_coalesced
+            && (self.rails.iter().enumerate().any(has_tail) || self.can_send_again())
     }
 
     /// Returns true if a socket may carry the next bytes to be sent again.
     fn can_send_again(&self) -> bool {
-        let lost = self.resume.as_ref().and_then(|resume| resume.log.first_lost());
+        let Some(resume) = &self.resume else { return false };
+        let lost = resume.log.first_lost();
         lost.is_some_and(|(_, offset, _)| self.rails.iter().any(|rail| rail.may_repeat(offset)))
     }
 
@@ -339,7 +363,7 @@ impl<L: ByteLink> RailSet<L> {
             self.full = 0;
         }
         self.send_again(first)?;
-        self.flush(first).map(drop)
+        self.flush(first, 0).map(drop)
     }
 
     /// Bytes on this host not acknowledged by the peer's.
@@ -367,6 +391,7 @@ impl<L: ByteLink> RailSet<L> {
     ) -> Result<usize> {
         self.full = 0;
         self.is_send_waiting = false;
+        self.is_send_coalesced = false;
         let len = list.len();
         if len == 0 {
             return Ok(0);
@@ -376,32 +401,17 @@ impl<L: ByteLink> RailSet<L> {
         }
         let is_retained = mode.is_zcopy();
         let mut done = usize::from(std::mem::take(&mut self.is_byte_withheld));
+        self.break_passed_over();
         let mut result = self.send_again(first);
         while done < len && result == Ok(true) {
-            let mut segment = (len - done).min(self.segment);
-            if let Some(resume) = &mut self.resume {
-                segment = resume.prepare(segment, is_retained);
-            }
-            if segment == 0 {
-                result = Ok(false);
-                break;
-            }
-            let mut header = FrameHeader::data(self.tx_offset, segment);
-            header.wants_ack = is_retained && self.resume.is_some() && done + segment == len;
-            result = if self.rails.len() > 1 && segment == self.segment {
-                self.send_segment(first, &header, list, done, is_retained, now)
-            } else {
-                match self.primary() {
-                    Some(at) => self.send_on(at, first, &header, list, done, is_retained),
-                    None => Ok(false),
-                }
-            };
-            if result == Ok(true) {
-                done += segment;
-            }
+            let sent = self.send_some(first, list, done, mode, now);
+            result = sent.map(|(n, is_all)| {
+                done += n;
+                is_all
+            });
         }
-        let is_clear = self.flush(first)?;
-        if !is_clear && done > 0 {
+        let is_clear = self.is_send_coalesced || self.flush(first, self.full)?;
+        if !is_clear && done > 0 && self.incomplete().is_none() {
             self.is_byte_withheld = true;
             done -= 1;
         }
@@ -420,12 +430,124 @@ impl<L: ByteLink> RailSet<L> {
         }
     }
 
-    /// Sends waiting frames of all sockets. Returns true if none is left.
-    fn flush(&mut self, first: &L) -> Result<bool> {
+    /// Sends bytes of a list from byte `from` on, up to the end of a frame. Returns their number, and
+    /// true if more may be sent.
+    fn send_some(
+        &mut self,
+        first: &L,
+        list: &GatherList<'_>,
+        from: usize,
+        mode: CopyMode,
+        now: u64,
+    ) -> Result<(usize, bool)> {
+        let is_retained = mode.is_zcopy();
+        let incomplete = self.incomplete();
+        let is_in_parts = is_retained && self.resume.is_some() && self.count() == 1;
+        let most = match (incomplete, &self.hello) {
+            (Some(at), _) => self.rails[at].writer.missing(),
+            (None, Some(hello)) if is_in_parts => self.long_segment.min(hello.max_payload()),
+            _ => self.segment,
+        };
+        let left = list.len() - from;
+        let mut len = left.min(most);
+        if let Some(resume) = &mut self.resume {
+            len = resume.prepare(len, is_retained);
+        }
+        let Some(at) = incomplete.or_else(|| self.primary()).filter(|_| len > 0) else {
+            return Ok((0, false));
+        };
+        if incomplete.is_some() {
+            return self.send_in_parts(at, first, None, list, from, len, is_retained);
+        }
+        let mut header = FrameHeader::data(self.tx_offset, len);
+        header.wants_ack = is_retained && self.resume.is_some() && len == left;
+        if is_in_parts {
+            return self.send_in_parts(at, first, Some(&header), list, from, len, is_retained);
+        }
+        let is_coalesced = mode == CopyMode::MoreFollows && self.resume.is_some() && len == left;
+        let is_sent = if self.rails.len() > 1 && len == self.segment {
+            self.send_segment(first, &header, list, from, is_retained, now)?
+        } else if is_coalesced && self.rails[at].writer.coalesce(&header, list, from)? {
+            self.is_send_coalesced = true;
+            self.note_sent(at, list, from, len, is_retained);
+            true
+        } else {
+            self.send_on(at, first, &header, list, from, is_retained)?
+        };
+        Ok((if is_sent { len } else { 0 }, is_sent))
+    }
+
+    /// Returns the number of the socket with a frame to be completed by the next bytes.
+    fn incomplete(&self) -> Option<usize> {
+        self.rails.iter().position(|rail| rail.writer.missing() > 0)
+    }
+
+    /// Ends the use of a stalled socket with an incomplete frame, if the next bytes go to another one.
+    fn break_passed_over(&mut self) {
+        let Some(at) = self.incomplete().filter(|_| self.resume.is_some()) else { return };
+        if self.rails[at].state != RailState::Open && self.primary() != Some(at) {
+            self.break_rail(at);
+        }
+    }
+
+    /// Sends a new frame, or a part of the incomplete one (`None`), on one socket: `len` bytes of a
+    /// list at most. Returns the number of bytes accepted, and true if these are all.
+    #[allow(clippy::too_many_arguments, reason = "a frame and its bytes")]
+    fn send_in_parts(
+        &mut self,
+        at: usize,
+        first: &L,
+        header: Option<&FrameHeader>,
+        list: &GatherList<'_>,
+        from: usize,
+        len: usize,
+        is_retained: bool,
+    ) -> Result<(usize, bool)> {
+        let rail = &mut self.rails[at];
+        let link = link_of(&rail.link, first);
+        match rail.writer.send_in_parts(link, header, list, from, len) {
+            Ok(n) => {
+                self.note_sent(at, list, from, n, is_retained);
+                if n < len {
+                    self.full |= bit(at);
+                }
+                Ok((n, n == len))
+            }
+            Err(error) => self.fail_sending(at, error).map(|()| (0, false)),
+        }
+    }
+
+    /// Records the next bytes of the stream as sent on a socket.
+    fn note_sent(
+        &mut self,
+        at: usize,
+        list: &GatherList<'_>,
+        from: usize,
+        len: usize,
+        is_retained: bool,
+    ) {
+        self.tx_offset += len as u64;
+        self.rails[at].sent_to = self.tx_offset;
+        let Some(resume) = &mut self.resume else { return };
+        let mut done = 0;
+        while done < len {
+            // Each part is sent again in a frame of its own.
+            let part = (len - done).min(self.segment);
+            resume.log.push(list, from + done, part, at, is_retained);
+            done += part;
+        }
+    }
+
+    /// Sends waiting frames of all sockets but these `full` ones. Returns true if none is left.
+    fn flush(&mut self, first: &L, full: RailBits) -> Result<bool> {
         let mut is_clear = true;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
             if !rail.writer.has_tail() {
+                continue;
+            }
+            if full & bit(at) != 0 {
+                is_clear = false;
                 continue;
             }
             match rail.writer.flush(link_of(&rail.link, first)) {
@@ -454,11 +576,7 @@ impl<L: ByteLink> RailSet<L> {
         let link = link_of(&rail.link, first);
         match rail.writer.send(link, header, list, from) {
             Ok(true) => {
-                self.tx_offset += header.len as u64;
-                rail.sent_to = self.tx_offset;
-                if let Some(resume) = &mut self.resume {
-                    resume.log.push(list, from, header.len, at, is_retained);
-                }
+                self.note_sent(at, list, from, header.len, is_retained);
                 Ok(true)
             }
             Ok(false) => {
@@ -541,6 +659,12 @@ impl<L: ByteLink> RailSet<L> {
         if error == Error::NOMEM || !self.is_resumable() {
             return Err(error);
         }
+        self.break_rail(at);
+        Ok(())
+    }
+
+    /// Ends sending on a socket. Its unacknowledged bytes are to be sent again.
+    fn break_rail(&mut self, at: usize) {
         let rail = &mut self.rails[at];
         (rail.state, rail.writer) = (RailState::Broken, FrameWriter::default());
         self.full &= !bit(at);
@@ -550,7 +674,6 @@ impl<L: ByteLink> RailSet<L> {
         if self.count() == 0 {
             self.changes.push(RailChange::Stalled);
         }
-        Ok(())
     }
 
     /// Handles the end of a socket. Fails with its error if the link cannot go on.
@@ -643,7 +766,7 @@ impl<L: ByteLink> RailSet<L> {
             if !std::mem::replace(&mut resume.has_ended_sending, true) {
                 self.push_control(&position(FrameType::End, self.tx_offset));
             }
-            let _ = self.flush(first);
+            let _ = self.flush(first, 0);
         }
     }
 
@@ -692,7 +815,9 @@ impl<L: ByteLink> RailSet<L> {
 
     /// Sends an acknowledgement, if one is due.
     pub(super) fn acknowledge(&mut self) {
-        if !self.resume.as_ref().is_some_and(|resume| resume.is_ack_due(self.rx_offset)) {
+        let Some(resume) = &self.resume else { return };
+        let is_long = self.rails[self.last].reader.is_within_long();
+        if !resume.is_ack_due(self.rx_offset, is_long) {
             return;
         }
         let (Some(at), Some(resume)) = (self.first_open(), &mut self.resume) else { return };

@@ -1,5 +1,5 @@
 //! Reader of the frames of one socket.
-use super::frame::{CONTROL_MAX, FRAME_LEN, FrameHeader, FrameType};
+use super::frame::{CONTROL_MAX, FRAME_LEN, FrameHeader, FrameType, SEGMENT_MAX};
 use crate::transport::ByteLink;
 use ofi_provider::buf::ScatterList;
 use ofi_provider::error::{Error, Result};
@@ -8,8 +8,12 @@ use ofi_provider::malformed::Parsed;
 /// Bytes read ahead. Frames smaller than this are received together with one call.
 const STAGE: usize = 8 << 10;
 
-/// Minimum payload of large frames in bytes: only one header is read ahead after them.
+/// Minimum payload of large frames in bytes: little is read ahead after them.
 const LARGE: usize = 16 << 10;
+
+/// Bytes read ahead after a large frame: the header of the next one, and usually a small frame with
+/// the header of its message before.
+const LARGE_AHEAD: usize = 128;
 
 /// Maximum bytes discarded by one call.
 const DISCARD: usize = 4 << 10;
@@ -51,6 +55,12 @@ impl FrameReader {
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained
     }
+
+    /// Returns true if no bytes are read ahead.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Returns true if the socket carries large frames.
     pub(super) fn is_large(&self) -> bool {
         self.is_large
@@ -64,6 +74,11 @@ impl FrameReader {
     /// Returns true if the last frame is read to its end, and the next header is not processed.
     pub(super) fn is_between_frames(&self) -> bool {
         self.frame.is_none()
+    }
+
+    /// Returns true within the payload of a long frame.
+    pub(super) fn is_within_long(&self) -> bool {
+        self.frame.is_some_and(|(header, _)| header.len > SEGMENT_MAX)
     }
 
     /// Returns true if bytes read ahead may continue the stream at this offset.
@@ -98,14 +113,30 @@ impl FrameReader {
         Ok(NextFrame::Control(header, payload))
     }
 
+    /// Copies the payload of the only frame read ahead to `dst`, if it is a data frame at this offset,
+    /// without a request, and fits. Returns the number of bytes.
+    #[inline(always)]
+    pub(super) fn take_only(&mut self, offset: u64, dst: &mut [u8]) -> Option<usize> {
+        let (head, payload) = self.stage[self.start..self.end].split_first_chunk()?;
+        let dst = dst.get_mut(..payload.len())?;
+        if *head != FrameHeader::data(offset, payload.len()).encode() || payload.is_empty() {
+            return None;
+        }
+        dst.copy_from_slice(payload);
+        self.start = self.end;
+        Some(dst.len())
+    }
+
     /// Reads ahead. Returns false if nothing has arrived, or the socket has ended.
     pub(super) fn read_ahead(&mut self, link: &impl ByteLink) -> Result<bool> {
         if self.stage.is_empty() {
             self.stage = ofi_provider::buf::zeroed(STAGE)?;
         }
-        self.stage.copy_within(self.start..self.end, 0);
+        if self.start < self.end {
+            self.stage.copy_within(self.start..self.end, 0);
+        }
         (self.start, self.end) = (0, self.end - self.start);
-        let most = if self.is_large && self.frame.is_none() { FRAME_LEN } else { STAGE };
+        let most = if self.is_large && self.frame.is_none() { LARGE_AHEAD } else { STAGE };
         if self.has_ended || self.end >= most {
             return Ok(false);
         }
@@ -175,15 +206,17 @@ impl FrameReader {
         (self.start, self.end) = (0, 0);
         let most = dst.len();
         let ahead = match to_end {
-            true if len >= LARGE => FRAME_LEN,
+            true if len >= LARGE => LARGE_AHEAD,
             true => STAGE,
             false => 0,
         };
         let mut list = ScatterList::default();
         let _ = list.push_buf(dst) && list.push_buf(&mut self.stage[..ahead]);
+        let wanted = list.len();
         match link.recv_list(&mut list) {
             Ok(0) => Err(Error::CONNRESET),
             Ok(n) => {
+                self.is_drained = n < wanted;
                 self.end = n.saturating_sub(most);
                 Ok(n.min(most))
             }

@@ -1,15 +1,12 @@
 //! State of a link continued over other sockets after the loss of its sockets.
-use super::frame::Hello;
+use super::frame::{ACK_INTERVAL_MAX, Hello, LONG_MAX};
 use super::send_log::{LogMemory, SendLog};
 use crate::settings::RailSettings;
 use ofi_provider::error::Result;
 use ofi_provider::malformed::{Malformed, Parsed};
 use std::sync::Arc;
 
-/// Maximum bytes read without an acknowledgement.
-const ACK_INTERVAL: usize = 256 << 10;
-
-/// Minimum of it: a peer cannot request an acknowledgement for each byte.
+/// Minimum of the bytes read without an acknowledgement: a peer cannot request an acknowledgement for each byte.
 const ACK_INTERVAL_MIN: u64 = 4 << 10;
 
 /// State of a link continued over other sockets after the loss of its sockets.
@@ -42,7 +39,7 @@ impl ResumeState {
                 log: SendLog::new(settings.resume_memory, memory.clone()),
                 is_log_full: false,
                 acked: 0,
-                interval: ACK_INTERVAL as u64,
+                interval: ACK_INTERVAL_MAX as u64,
                 wanted: None,
                 has_asked: false,
                 has_ended_sending: false,
@@ -54,13 +51,14 @@ impl ResumeState {
 
     /// Returns the first frame of this end.
     pub(super) fn hello(settings: &RailSettings) -> Hello {
-        let ack_interval = (settings.resume_memory / 4).min(ACK_INTERVAL) as u32;
+        let ack_interval = (settings.resume_memory / 4).min(LONG_MAX) as u32;
         Hello { resume: settings.resume, ack_interval }
     }
 
     /// Records the first frame of the peer.
     pub(super) fn set_peer(&mut self, hello: &Hello) {
-        self.interval = u64::from(hello.ack_interval).clamp(ACK_INTERVAL_MIN, ACK_INTERVAL as u64);
+        let max = ACK_INTERVAL_MAX as u64;
+        self.interval = u64::from(hello.ack_interval).clamp(ACK_INTERVAL_MIN, max);
     }
 
     /// Returns the number of bytes to be sent now, `len` at most. `is_retained`: they stay in the application's
@@ -84,9 +82,11 @@ impl ResumeState {
         self.wanted = self.wanted.max(Some(offset));
     }
 
-    /// Returns true if an acknowledgement is due after the bytes before `read` were read.
-    pub(super) fn is_ack_due(&self, read: u64) -> bool {
-        self.wanted.is_some_and(|wanted| wanted <= read) || read - self.acked >= self.interval
+    /// Returns true if an acknowledgement is due after the bytes before `read` were read. `is_long`:
+    /// they end within a long frame, acknowledged as a whole.
+    pub(super) fn is_ack_due(&self, read: u64, is_long: bool) -> bool {
+        let is_wanted = self.wanted.is_some_and(|wanted| wanted <= read);
+        is_wanted || (!is_long && read - self.acked >= self.interval)
     }
 
     /// Records a sent acknowledgement.
@@ -125,15 +125,16 @@ mod tests {
     fn acknowledgement_is_due_at_the_interval_or_on_request() {
         let mut state = state();
         state.set_peer(&Hello { resume: 1, ack_interval: 1 });
-        assert!(!state.is_ack_due(4095) && state.is_ack_due(4096));
+        assert!(!state.is_ack_due(4095, false) && state.is_ack_due(4096, false));
         state.set_acked(4100);
         state.want_ack(4150);
         state.want_ack(4120);
-        assert!(!state.is_ack_due(4149) && state.is_ack_due(4150));
+        assert!(!state.is_ack_due(4149, false) && state.is_ack_due(4150, false));
         state.set_acked(4149);
-        assert!(state.is_ack_due(4150));
+        assert!(state.is_ack_due(4150, false));
         state.set_acked(4150);
-        assert!(!state.is_ack_due(4150));
+        assert!(!state.is_ack_due(4150, false));
+        assert!(!state.is_ack_due(1 << 20, true) && state.is_ack_due(1 << 20, false));
     }
 
     #[test]

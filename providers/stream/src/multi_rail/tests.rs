@@ -1,9 +1,10 @@
 //! Unit tests of `multi_rail`, over links in memory.
-use super::frame::{FrameHeader, FrameType, JoinRequest};
+use super::frame::{FRAME_LEN, FrameHeader, FrameType, JoinRequest, SEGMENT_MAX};
 use super::*;
 use crate::engine::sim::rings::choose;
 use crate::engine::sim::{RingCursor, Rings, SimRandom, StreamWorld};
 use crate::settings::StreamSettings;
+use crate::transport::ZeroCopyLink;
 use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::Error;
 use std::net::SocketAddr;
@@ -23,11 +24,27 @@ static SEVERAL: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
 
 /// Settings of links surviving the loss of their sockets, with several sockets or one.
 static RESUMED: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
-    rails: RailSettings { resume: 60, resume_memory: 1, ..SEVERAL.rails.clone() },
+    rails: RailSettings {
+        resume: 60,
+        resume_memory: 1,
+        long_segment: 7 * SEGMENT,
+        ..SEVERAL.rails.clone()
+    },
     ..StreamSettings::default()
 });
 static SINGLE: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
     rails: RailSettings { streams: 1, ..RESUMED.rails.clone() },
+    ..StreamSettings::default()
+});
+
+/// Settings of links with frames of the usual sizes. The second ones are those of versions without
+/// long frames.
+static LONG: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+    rails: RailSettings { resume: 60, ..Default::default() },
+    ..StreamSettings::default()
+});
+static OLD: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+    rails: RailSettings { resume_memory: 1 << 20, ..LONG.rails.clone() },
     ..StreamSettings::default()
 });
 
@@ -42,6 +59,10 @@ struct Pair {
     dialed: Link,
     accepted: Link,
     random: SimRandom,
+    /// Bytes passed with zero copy.
+    exposed: Vec<Vec<u8>>,
+    /// All bytes are copied.
+    is_copied: bool,
     sent: usize,
     received: usize,
 }
@@ -62,7 +83,12 @@ impl Pair {
 
     /// Connects two transports with these settings.
     fn with(seed: u64, settings: &'static StreamSettings) -> Self {
-        choose(Some(settings));
+        Self::between(seed, settings, settings)
+    }
+
+    /// Connects two transports with their own settings: the connecting one first.
+    fn between(seed: u64, ours: &'static StreamSettings, theirs: &'static StreamSettings) -> Self {
+        choose(Some(ours));
         let world = StreamWorld::new(Instant::now(), SimRandom::new(seed));
         let [server, client] = [(); 2].map(|()| Net::new(Rings::new(&world, false)));
         let (listener, at) = server.bind(&any()).unwrap();
@@ -72,11 +98,14 @@ impl Pair {
         client.poller().add(dialed.id(), 1, Interest::READ).unwrap();
         server.poller().add(accepted.id(), 2, Interest::READ).unwrap();
         client.start_rails(&dialed, 1, true).unwrap();
+        choose(Some(theirs));
         server.start_rails(&accepted, 2, false).unwrap();
         dialed.made();
         accepted.made();
-        let random = SimRandom::new(seed + 1);
-        Self { world, server, client, dialed, accepted, random, sent: 0, received: 0 }
+        choose(Some(ours));
+        let (random, exposed) = (SimRandom::new(seed + 1), Vec::new());
+        let (is_copied, sent, received) = (false, 0, 0);
+        Self { world, server, client, dialed, accepted, random, exposed, is_copied, sent, received }
     }
 
     fn world(&self) -> MutexGuard<'_, StreamWorld> {
@@ -90,9 +119,16 @@ impl Pair {
         let (head, tail) = bytes.split_at(self.random.below(len));
         let mut list = GatherList::default();
         assert!(list.push_bytes(head) && list.push_bytes(tail));
-        let sent = match self.random.below(2) {
+        let may_expose = !self.is_copied && self.dialed.set_zerocopy().is_ok();
+        let sent = match self.random.below(if may_expose { 5 } else { 2 }) {
             0 => self.dialed.send(&bytes),
-            _ => self.dialed.send_list(&mut list, CopyMode::Copied),
+            1 => self.dialed.send_list(&mut list, CopyMode::Copied),
+            2 => self.dialed.send_list(&mut list, CopyMode::MoreFollows),
+            _ => {
+                let sent = self.dialed.send_list(&mut list, CopyMode::ZeroCopy);
+                self.exposed.push(bytes);
+                sent
+            }
         };
         match sent {
             Ok(n) => self.sent += n,
@@ -409,6 +445,7 @@ fn orderly_end_of_a_link_is_the_end_of_its_stream() {
 #[test]
 fn bytes_stored_for_a_peer_without_acknowledgements_are_bounded() {
     let mut pair = Pair::with(1, &SINGLE);
+    pair.is_copied = true;
     pair.run(20, false);
     let first = pair.dialed.peer_addr().unwrap();
     for _ in 0..3000 {
@@ -435,4 +472,130 @@ fn impossible_acknowledgements_end_the_link() {
         while pair.world().something_arrives(true) {}
         assert_eq!(pair.accepted.recv(&mut [0; 8]), Err(Error::IO));
     }
+}
+
+#[test]
+fn frame_sent_in_part_is_completed_although_the_log_is_full() {
+    static SMALL_LOG: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings {
+        rails: RailSettings { resume_memory: 1, ..LONG.rails.clone() },
+        ..StreamSettings::default()
+    });
+    let mut pair = Pair::with(4, &SMALL_LOG);
+    pair.run(50, false);
+    let bytes: Vec<u8> = (0..200 << 10).map(byte).collect();
+    for _ in 0..10_000 {
+        // The engine sends again when the link reports space.
+        let mut events = Vec::new();
+        pair.client.poll(&mut events);
+        let is_writable = pair.sent == 0 || events.iter().any(|event| event.writable);
+        if is_writable && pair.sent < bytes.len() {
+            let mut list = GatherList::default();
+            list.push_bytes(&bytes[pair.sent..]);
+            pair.sent += pair.dialed.send_list(&mut list, CopyMode::Copied).unwrap_or(0);
+            let both = Interest { read: true, write: true };
+            pair.client.poller().modify(pair.dialed.id(), 1, both).unwrap();
+        }
+        pair.server.poll(&mut Vec::new());
+        pair.world().something_arrives(true);
+        pair.receive();
+    }
+    assert_eq!(pair.received, bytes.len());
+}
+
+#[test]
+fn incomplete_frame_of_a_socket_does_not_delay_its_repetition_on_another_one() {
+    let mut pair = Pair::with(3, &RESUMED);
+    pair.connect_all();
+    pair.finish();
+    let offset = pair.received as u64;
+    let frame = |from: u64, to: u64| {
+        let header = FrameHeader::data(offset + from, (to - from) as usize);
+        let bytes: Vec<u8> = (offset + from..offset + to).map(|at| byte(at as usize)).collect();
+        [&header.encode()[..], &bytes].concat()
+    };
+    // The first socket delivers no more.
+    pair.dialed.first().send(&frame(0, 90)[..FRAME_LEN + 10]).unwrap();
+    let mut others = 0;
+    pair.dialed.for_others(|other| {
+        if others == 0 {
+            other.send(&frame(0, 40)).unwrap();
+            other.send(&frame(40, 60)).unwrap();
+        }
+        others += 1;
+    });
+    assert_eq!(others, STREAMS - 1);
+    pair.sent = pair.received + 60;
+    for _ in 0..1000 {
+        while pair.world().something_arrives(true) {}
+        pair.server.poll(&mut Vec::new());
+        pair.receive();
+    }
+    assert_eq!(pair.received, pair.sent);
+}
+
+/// Sends bytes with zero copy. Returns the frames received by the socket of the peer.
+fn frames_of(pair: &Pair, bytes: &[u8]) -> Vec<FrameHeader> {
+    let (mut sent, mut received) = (0, Vec::new());
+    let mut buf = vec![0; 4 << 10];
+    loop {
+        if sent < bytes.len() {
+            let mut list = GatherList::default();
+            list.push_bytes(&bytes[sent..]);
+            sent += pair.dialed.send_list(&mut list, CopyMode::ZeroCopy).unwrap_or(0);
+        }
+        while pair.world().something_arrives(true) {}
+        match pair.accepted.first().recv(&mut buf) {
+            Ok(n) => received.extend_from_slice(&buf[..n]),
+            Err(error) if sent < bytes.len() => assert_eq!(error, Error::AGAIN),
+            Err(_) => break,
+        }
+    }
+    let (mut frames, mut at) = (Vec::new(), 0);
+    while at < received.len() {
+        let header = FrameHeader::parse(received[at..].first_chunk().unwrap()).unwrap();
+        at += FRAME_LEN + header.len;
+        frames.push(header);
+    }
+    frames
+}
+
+#[test]
+fn long_frames_are_sent_to_peers_permitting_them_only() {
+    let bytes = vec![7; 3 * SEGMENT_MAX + 5];
+    for (theirs, lens) in
+        [(&LONG, vec![bytes.len()]), (&OLD, vec![SEGMENT_MAX, SEGMENT_MAX, SEGMENT_MAX, 5])]
+    {
+        let pair = Pair::between(5, &LONG, theirs);
+        while pair.world().something_arrives(true) {}
+        // The first frame of the peer.
+        assert_eq!(pair.dialed.recv(&mut [0; 8]), Err(Error::AGAIN));
+        let frames = frames_of(&pair, &bytes);
+        let data = || frames.iter().filter(|frame| frame.kind == FrameType::Data);
+        assert_eq!(data().map(|frame| frame.len).collect::<Vec<_>>(), lens);
+        assert_eq!(data().filter(|frame| frame.wants_ack).count(), 1);
+        assert!(data().next_back().is_some_and(|last| last.wants_ack));
+    }
+}
+
+#[test]
+fn long_frames_are_received_in_parts_and_acknowledged_as_a_whole() {
+    let mut pair = Pair::between(6, &LONG, &LONG);
+    pair.run(50, false);
+    let bytes: Vec<u8> = (0..5 * SEGMENT_MAX).map(byte).collect();
+    let mut acked = 0;
+    while pair.received < bytes.len() {
+        if pair.sent < bytes.len() {
+            let mut list = GatherList::default();
+            list.push_bytes(&bytes[pair.sent..]);
+            pair.sent += pair.dialed.send_list(&mut list, CopyMode::ZeroCopy).unwrap_or(0);
+        }
+        pair.run(1, false);
+        if pair.received < bytes.len() {
+            acked += usize::from(pair.dialed.zerocopy_done().is_ok());
+        }
+    }
+    pair.run(100, false);
+    assert_eq!(acked, 0, "no part of the frame is acknowledged before its end");
+    assert!(pair.dialed.zerocopy_done().is_ok());
+    assert_eq!(pair.dialed.unacknowledged(), 0);
 }

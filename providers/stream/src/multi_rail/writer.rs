@@ -7,6 +7,9 @@ use ofi_provider::error::{Error, Result};
 /// Maximum payload in bytes of a frame copied behind its header, and sent by one call.
 const COPY_MAX: usize = 512;
 
+/// Maximum bytes of frames waiting for a following one, to be sent by one call with it.
+const COALESCE_MAX: usize = 4 << 10;
+
 /// Minimum time in nanoseconds between two measurements of a socket's rate.
 const RATE_SAMPLE: u64 = 5_000_000;
 
@@ -16,6 +19,12 @@ pub(super) struct FrameWriter {
     /// Frames, or the rest of one, not accepted by the socket yet; sent up to `tail_sent`.
     tail: Vec<u8>,
     tail_sent: usize,
+    /// Missing payload of the last frame in bytes: the next bytes of the stream.
+    missing: usize,
+    /// Control frames behind the missing payload.
+    later: Vec<u8>,
+    /// The last small frame.
+    small: Vec<u8>,
     /// Bytes passed to this writer.
     total: u64,
     rate: RateEstimate,
@@ -57,13 +66,40 @@ impl FrameWriter {
 
     /// Returns the number of bytes not passed to the socket yet.
     pub(super) fn tail_len(&self) -> usize {
-        self.tail.len() - self.tail_sent
+        self.tail.len() - self.tail_sent + self.later.len()
+    }
+
+    /// Returns the missing payload in bytes of the last frame. No other frame is sent before it.
+    pub(super) fn missing(&self) -> usize {
+        self.missing
     }
 
     /// Appends a control frame.
     pub(super) fn push_control(&mut self, frame: &[u8]) {
         self.total += frame.len() as u64;
-        self.tail.extend_from_slice(frame);
+        let queue = if self.missing > 0 { &mut self.later } else { &mut self.tail };
+        queue.extend_from_slice(frame);
+    }
+
+    /// Appends a small data frame to be sent by one call with the next frame. Returns false if it
+    /// is to be sent now.
+    pub(super) fn coalesce(
+        &mut self,
+        header: &FrameHeader,
+        list: &GatherList<'_>,
+        from: usize,
+    ) -> Result<bool> {
+        let len = FRAME_LEN + header.len;
+        if self.missing > 0 || self.has_tail() || len > COALESCE_MAX {
+            return Ok(false);
+        }
+        self.tail.try_reserve(len).map_err(|_| Error::NOMEM)?;
+        self.tail.extend_from_slice(&header.encode());
+        let start = self.tail.len();
+        self.tail.resize(start + header.len, 0);
+        list.copy_to(from, &mut self.tail[start..]);
+        self.total += len as u64;
+        Ok(true)
     }
 
     /// Sends waiting frames. Returns true if none is left.
@@ -97,11 +133,104 @@ impl FrameWriter {
         // Space for the rest, so that an accepted beginning is never lost.
         self.tail.try_reserve(FRAME_LEN + len).map_err(|_| Error::NOMEM)?;
         let sent = if len <= COPY_MAX {
-            send_small(link, &header, list, from, len)
+            self.send_small(link, &header, list, from, len)
         } else {
             send_large(link, &header, list, from, len)?
         };
         self.sent(sent, &header, list, from, len)
+    }
+
+    /// Sends a data frame with this header, or the missing payload of the last one (`None`), from
+    /// byte `from` of a list on, `len` bytes at most. Returns the number of bytes of payload
+    /// accepted. The caller passes the others again before any other data
+    /// ([`missing`](Self::missing)).
+    pub(super) fn send_in_parts(
+        &mut self,
+        link: &impl ByteLink,
+        header: Option<&FrameHeader>,
+        list: &GatherList<'_>,
+        from: usize,
+        len: usize,
+    ) -> Result<usize> {
+        // A short tail and the header are in one record of an encrypting link. So the link has the
+        // whole header with any byte of it.
+        if self.tail.len() - self.tail_sent > COALESCE_MAX && !self.flush(link)? {
+            return Ok(0);
+        }
+        let encoded = header.map(FrameHeader::encode);
+        let head: &[u8] = encoded.as_ref().map_or(&[], |encoded| encoded);
+        self.tail.try_reserve(FRAME_LEN).map_err(|_| Error::NOMEM)?;
+        let mut parts = GatherList::default();
+        parts.push_bytes(&self.tail[self.tail_sent..]);
+        parts.push_bytes(head);
+        // A part of a list with too many elements.
+        let _ = list.share(from, len, &mut parts);
+        let sent = match link.send_list(&mut parts, CopyMode::Copied) {
+            Err(Error::AGAIN | Error::INTR) => 0,
+            sent => sent?,
+        };
+        let of_tail = sent.min(self.tail.len() - self.tail_sent);
+        self.tail_sent += of_tail;
+        if self.has_tail() {
+            return Ok(0);
+        }
+        self.tail.clear();
+        self.tail_sent = 0;
+        let of_head = (sent - of_tail).min(head.len());
+        if let Some(header) = header {
+            if of_head == 0 {
+                return Ok(0);
+            }
+            self.tail.extend_from_slice(&head[of_head..]);
+            self.missing = header.len;
+            self.total += FRAME_LEN as u64;
+        }
+        let n = sent - of_tail - of_head;
+        self.total += n as u64;
+        self.missing -= n;
+        if self.missing == 0 {
+            self.tail = std::mem::take(&mut self.later);
+        }
+        Ok(n)
+    }
+
+    /// Sends a small frame, with no other one waiting. Returns `None` if it is too large. The part
+    /// not accepted by the socket is stored.
+    #[inline(always)]
+    pub(super) fn send_bytes(
+        &mut self,
+        link: &impl ByteLink,
+        header: &FrameHeader,
+        bytes: &[u8],
+    ) -> Option<Result<usize>> {
+        let total = FRAME_LEN + bytes.len();
+        let frame = self.small.get_mut(..total)?;
+        frame[..FRAME_LEN].copy_from_slice(&header.encode());
+        frame[FRAME_LEN..].copy_from_slice(bytes);
+        let sent = link.send(frame);
+        if let Ok(n @ 1..) = sent {
+            self.total += total as u64;
+            if n < total {
+                self.tail.extend_from_slice(&frame[n..]);
+            }
+        }
+        Some(sent)
+    }
+
+    /// Sends a small frame by a call with a single buffer.
+    fn send_small(
+        &mut self,
+        link: &impl ByteLink,
+        header: &[u8; FRAME_LEN],
+        list: &GatherList<'_>,
+        from: usize,
+        len: usize,
+    ) -> Result<usize> {
+        self.small.resize(FRAME_LEN + COPY_MAX, 0);
+        let frame = &mut self.small[..FRAME_LEN + len];
+        frame[..FRAME_LEN].copy_from_slice(header);
+        list.copy_to(from, &mut frame[FRAME_LEN..]);
+        link.send(frame)
     }
 
     /// Stores the part of a frame not accepted by the socket.
@@ -148,21 +277,6 @@ impl FrameWriter {
     pub(super) fn rate(&self) -> u64 {
         self.rate.rate
     }
-}
-
-/// Sends a small frame by a call with a single buffer.
-#[inline(never)]
-fn send_small(
-    link: &impl ByteLink,
-    header: &[u8; FRAME_LEN],
-    list: &GatherList<'_>,
-    from: usize,
-    len: usize,
-) -> Result<usize> {
-    let mut frame = [0; FRAME_LEN + COPY_MAX];
-    frame[..FRAME_LEN].copy_from_slice(header);
-    list.copy_to(from, &mut frame[FRAME_LEN..FRAME_LEN + len]);
-    link.send(&frame[..FRAME_LEN + len])
 }
 
 /// Sends a frame by a call with a list. Fails without memory for a copy of too many parts.

@@ -333,9 +333,10 @@ fn rails() -> [RailSettings; 5] {
     let several = RailSettings { streams: 4, threshold: 0, segment: 200, ..usual.clone() };
     let (threshold, window) = (3000, u64::MAX);
     let later = RailSettings { streams: 2, threshold, window, segment: 1500, ..usual.clone() };
-    let (resume, segment) = (60, 300);
-    let single = RailSettings { resume, segment, ..usual.clone() };
-    let both = RailSettings { resume, retain: 900, ..several.clone() };
+    let (resume, retain) = (60, 900);
+    let (segment, long_segment) = (300, 2000);
+    let single = RailSettings { resume, segment, long_segment, retain, ..usual.clone() };
+    let both = RailSettings { resume, retain, ..several.clone() };
     [usual, several, later, single, both]
 }
 

@@ -1,7 +1,7 @@
 //! Receiving of a link's byte stream over several sockets.
 use super::super::frame::{FrameHeader, FrameType, Hello, RailOffer};
 use super::super::reader::NextFrame;
-use super::{Rail, RailRequest, RailSet, RailState, bit, link_of};
+use super::{Rail, RailBits, RailRequest, RailSet, RailState, bit, link_of};
 use crate::transport::ByteLink;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::malformed::{Malformed, Parsed, log_closing};
@@ -14,12 +14,21 @@ impl<L: ByteLink> RailSet<L> {
     pub(in crate::multi_rail) fn recv(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         self.has_received = false;
+        self.is_send_coalesced = false;
         while done < dst.len() {
             match self.recv_some(first, &mut dst[done..]) {
                 Ok(0) => break,
                 Ok(n) => {
                     done += n;
                     self.has_received = true;
+                    // The only socket has nothing more.
+                    let is_drained = match &*self.rails {
+                        [rail] => rail.reader.is_drained() && rail.reader.is_empty(),
+                        _ => false,
+                    };
+                    if is_drained {
+                        break;
+                    }
                 }
                 Err(error) => {
                     self.error.get_or_insert(error);
@@ -44,9 +53,27 @@ impl<L: ByteLink> RailSet<L> {
         }
     }
 
+    /// Receives bytes of one frame. Returns their number; 0 if none have arrived.
     fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
-        let Some(at) = self.next_rail(first)? else { return self.check_missing() };
+        // A socket that no longer delivers may hold a part of a frame repeated on another one.
+        let mut tried = 0;
+        while let Some(at) = self.next_rail(first, tried)? {
+            match self.recv_from(at, first, dst)? {
+                0 if self.resume.is_some() && self.rails.len() > 1 => tried |= bit(at),
+                n => return Ok(n),
+            }
+        }
+        self.check_missing()
+    }
+
+    /// Receives bytes of the stream from the socket with the next ones.
+    fn recv_from(&mut self, at: usize, first: &L, dst: &mut [u8]) -> Result<usize> {
         let rail = &mut self.rails[at];
+        if self.has_received && rail.reader.is_drained() && !rail.reader.has_staged(self.rx_offset)
+        {
+            // The caller returns the bytes received before.
+            return Ok(0);
+        }
         let received = rail.reader.receive(link_of(&rail.link, first), dst);
         let n = match received {
             Ok(n) => n,
@@ -79,11 +106,15 @@ impl<L: ByteLink> RailSet<L> {
     }
 
     /// Returns the socket with the next frame of the stream. Reads the headers of possible sockets.
-    fn next_rail(&mut self, first: &L) -> Result<Option<usize>> {
+    /// `tried`: sockets left out.
+    fn next_rail(&mut self, first: &L, tried: RailBits) -> Result<Option<usize>> {
         let count = self.rails.len();
         let reads_all = self.rails[self.last].reader.is_large();
         let from = self.last;
         for at in (from..count).chain(0..from) {
+            if tried & bit(at) != 0 {
+                continue;
+            }
             let is_read = reads_all || at == self.last || self.readable & bit(at) != 0;
             if self.is_next(at, first, is_read)? {
                 self.last = at;
@@ -170,6 +201,12 @@ impl<L: ByteLink> RailSet<L> {
     fn read_ahead(&mut self, at: usize, first: &L) -> Result<bool> {
         let rail = &mut self.rails[at];
         let result = rail.reader.read_ahead(link_of(&rail.link, first));
+        self.note_read(at, first, result)
+    }
+
+    /// Handles the result of a call reading ahead on socket `at`.
+    pub(super) fn note_read(&mut self, at: usize, first: &L, result: Result<bool>) -> Result<bool> {
+        let rail = &self.rails[at];
         let has_ended = rail.reader.has_ended();
         match result {
             Ok(false) if has_ended => {
@@ -195,6 +232,7 @@ impl<L: ByteLink> RailSet<L> {
     ) -> Parsed {
         const UNEXPECTED: Malformed = Malformed("a frame of this kind is not expected here");
         let is_unconfirmed = self.rails[at].state == RailState::Unconfirmed;
+        let is_broken = self.rails[at].state == RailState::Broken;
         let may_resume = self.hello.is_some_and(|hello| hello.resume > 0);
         match header.kind {
             FrameType::Hello if at == 0 && self.hello.is_none() => {
@@ -208,8 +246,9 @@ impl<L: ByteLink> RailSet<L> {
                 Ok(())
             }
             _ if self.hello.is_none() => Err(Malformed("the first frame is of another kind")),
-            FrameType::Joined if is_unconfirmed => {
-                if self.resume.is_none() {
+            // Sending on the socket may have failed already.
+            FrameType::Joined if is_unconfirmed || is_broken => {
+                if self.resume.is_none() && is_unconfirmed {
                     self.open_rail(at, first);
                 }
                 Ok(())
