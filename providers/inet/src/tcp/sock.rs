@@ -5,6 +5,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
 use ofi_provider::traffic_class::TrafficClass;
 use ofi_stream::transport::ZerocopyDone;
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, RawFd};
 use std::time::{Duration, Instant};
@@ -32,13 +33,29 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 /// Unanswered retransmissions of a stalled connection: the fourth follows after about three seconds.
 const STALL_RETRANSMISSIONS: u8 = 3;
 
+/// Attributes of a connection known without a system call.
+#[derive(Default, Debug)]
+struct KnownAttrs {
+    /// Address of this end; none if the kernel selects it.
+    local: Cell<Option<IpAddr>>,
+    /// Address of the peer.
+    peer: Cell<Option<SocketAddr>>,
+    /// The peer's address belongs to this machine.
+    on_this_host: Cell<Option<bool>>,
+    /// The options of [`set_peer_timeout`](TcpSocket::set_peer_timeout) are set, with this limit in
+    /// seconds.
+    peer_timeout: Cell<Option<u32>>,
+    /// Keepalive probes are enabled, and their number is set.
+    keepalive: Cell<bool>,
+}
+
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
-pub(crate) struct TcpSocket(pub(crate) StreamSocket, SilenceMonitor);
+pub(crate) struct TcpSocket(pub(crate) StreamSocket, SilenceMonitor, KnownAttrs);
 
 impl TcpSocket {
     fn of(socket: StreamSocket) -> Self {
-        Self(socket, SilenceMonitor::default())
+        Self(socket, SilenceMonitor::default(), KnownAttrs::default())
     }
 
     /// A new socket for addresses like `like`.
@@ -78,16 +95,15 @@ impl TcpSocket {
     /// measurements (bbr) delays the end of each large message until the beginning is acknowledged.
     /// A purely loss-based one does not, and every system has it.
     pub(crate) fn set_no_network(&self) {
-        let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return };
-        if local.ip() != peer.ip() {
-            return;
+        if self.has_one_address() {
+            // Nothing is lost if the system refuses.
+            let _ = self.0.set_text(libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
         }
-        // Nothing is lost if the system refuses.
-        let _ = self.0.set_text(libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
     }
 
     /// Ends connecting if the other side's system answers nothing for so many seconds.
     pub(crate) fn set_connect_timeout(&self, seconds: u32) {
+        self.2.peer_timeout.set(None);
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(seconds));
         self.set_keepalive(seconds);
     }
@@ -99,6 +115,9 @@ impl TcpSocket {
     /// engine has to [check](Self::is_silent) the socket.
     pub(crate) fn set_peer_timeout(&self, seconds: u32) {
         const TCP_RTO_MAX_MS: libc::c_int = 44;
+        if self.2.peer_timeout.replace(Some(seconds)) == Some(seconds) {
+            return;
+        }
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
         self.set_keepalive(seconds);
         if seconds > 0 {
@@ -124,14 +143,19 @@ impl TcpSocket {
     }
 
     fn set_keepalive(&self, seconds: u32) {
-        let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
+        let is_on = self.2.keepalive.replace(seconds > 0);
+        if is_on != (seconds > 0) {
+            let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
+        }
         if seconds > 0 {
             // The peer's system is asked three times before: after a third of the time, and then
             // twice more.
             let third = (seconds / 3).clamp(1, 32_767) as libc::c_int;
             let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
             let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
-            let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
+            if !is_on {
+                let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
+            }
         }
     }
 
@@ -143,7 +167,9 @@ impl TcpSocket {
     }
 
     pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
-        self.0.bind(addr::to_raw(to).as_bytes())
+        self.0.bind(addr::to_raw(to).as_bytes())?;
+        self.2.local.set(Some(to.ip()).filter(|ip| !ip.is_unspecified()));
+        Ok(())
     }
 
     /// Binds to a source address for connecting; the port is chosen at the connect. It may then be
@@ -175,13 +201,27 @@ impl TcpSocket {
 
     /// Starts connecting in the background.
     pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
-        self.0.connect(addr::to_raw(to).as_bytes())
+        self.0.connect(addr::to_raw(to).as_bytes())?;
+        self.2.peer.set(Some(*to).filter(|to| !to.ip().is_unspecified()));
+        Ok(())
     }
 
     /// Accepts a waiting connection, with its peer's address; fails with -FI_EAGAIN if none waits.
+    /// The connection has the options of the listener.
     pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
         let (socket, from) = self.0.accept()?;
-        Ok((Self::of(socket), addr::from_bytes(&from)?))
+        let (socket, from) = (Self::of(socket), addr::from_bytes(&from)?);
+        let known = &socket.2;
+        known.local.set(self.2.local.get());
+        known.peer.set(Some(from));
+        if let Some(seconds) = self.2.peer_timeout.get() {
+            known.peer_timeout.set(Some(seconds));
+            known.keepalive.set(self.2.keepalive.get());
+            if self.1.interval().is_some() {
+                socket.1.start(seconds);
+            }
+        }
+        Ok((socket, from))
     }
 
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
@@ -189,13 +229,32 @@ impl TcpSocket {
     }
 
     pub(crate) fn peer_addr(&self) -> Result<SocketAddr> {
-        addr::from_bytes(&self.0.peer_addr()?)
+        let known = self.2.peer.get().map(Ok);
+        known.unwrap_or_else(|| addr::from_bytes(&self.0.peer_addr()?))
+    }
+
+    /// Returns the addresses of both ends without their ports.
+    fn ends(&self) -> Result<[IpAddr; 2]> {
+        let local = self.2.local.get().map_or_else(|| self.local_addr().map(|a| a.ip()), Ok)?;
+        if !local.is_unspecified() {
+            self.2.local.set(Some(local));
+        }
+        Ok([local, self.peer_addr()?.ip()])
+    }
+
+    /// Returns true if both ends have the same address: their sockets are of one system.
+    fn has_one_address(&self) -> bool {
+        self.ends().is_ok_and(|[local, peer]| local == peer)
     }
 
     /// Returns true if the peer's address belongs to this machine, as visible to this process.
     pub(crate) fn is_on_this_host(&self) -> bool {
-        let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return false };
-        peer.ip().to_canonical() == local.ip().to_canonical() || is_local(peer.ip())
+        let Ok([local, peer]) = self.ends() else { return false };
+        let known = &self.2.on_this_host;
+        let is_here = || peer.to_canonical() == local.to_canonical() || is_local(peer);
+        let is_here = known.get().unwrap_or_else(is_here);
+        known.set(Some(is_here));
+        is_here
     }
 
     /// Returns true if sent bytes were repeated [`STALL_RETRANSMISSIONS`] times without an
@@ -296,6 +355,41 @@ mod tests {
         other.connect(&listener.local_addr().unwrap()).unwrap();
         other.set_no_network();
         assert_eq!(congestion_control(&other), before);
+    }
+
+    fn option(socket: &TcpSocket, name: libc::c_int) -> i32 {
+        let mut value = [0; 4];
+        socket.0.get_bytes(libc::IPPROTO_TCP, name, &mut value).unwrap();
+        i32::from_ne_bytes(value)
+    }
+
+    #[test]
+    fn accepted_connections_have_the_options_of_their_listener() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = TcpSocket::new(&any).unwrap();
+        listener.set_nodelay();
+        listener.set_peer_timeout(30);
+        listener.bind_listener(&any, None).unwrap();
+        listener.0.listen(1).unwrap();
+        let caller = TcpSocket::new(&any).unwrap();
+        let at = listener.local_addr().unwrap();
+        caller.connect(&at).unwrap();
+        let (accepted, from) = listener.accept().unwrap();
+        let of_messages = |socket: &TcpSocket| {
+            let names = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
+            (names.map(|name| option(socket, name)), option(socket, libc::TCP_USER_TIMEOUT))
+        };
+        assert_eq!(option(&accepted, libc::TCP_NODELAY), 1);
+        assert_eq!(of_messages(&accepted), ([10, 10, 2], 0));
+        assert_eq!(accepted.silence_interval().is_some(), listener.silence_interval().is_some());
+        assert_eq!((accepted.peer_addr(), caller.peer_addr()), (Ok(from), Ok(at)));
+        assert!(accepted.is_on_this_host() && caller.is_on_this_host());
+        for socket in [&accepted, &caller] {
+            socket.set_connect_timeout(9);
+            assert_eq!(of_messages(socket), ([3, 3, 2], 9000));
+            socket.set_peer_timeout(30);
+            assert_eq!(of_messages(socket), ([10, 10, 2], 0));
+        }
     }
 
     #[test]

@@ -177,7 +177,6 @@ impl Transport for Sockets {
             socket.set_nodelay();
         }
         socket.set_class(plug_in::traffic_class());
-        socket.set_connect_timeout(CONNECT_TIMEOUT);
         if local.is_ipv4() == to.is_ipv4() && (keep_port || !local.ip().is_unspecified()) {
             // Peers know the endpoint by its own address, so the connection comes from there.
             if keep_port {
@@ -187,6 +186,7 @@ impl Transport for Sockets {
             }
         }
         socket.connect(to)?;
+        socket.set_connect_timeout(CONNECT_TIMEOUT);
         Ok(socket)
     }
 
@@ -195,6 +195,13 @@ impl Transport for Sockets {
         let socket = multipath::listening_socket(&at)?;
         // The first packets of accepted connections have the class of the listener.
         socket.set_class(plug_in::traffic_class());
+        if !config().mptcp {
+            // Accepted connections have these options without further calls.
+            if config().nodelay {
+                socket.set_nodelay();
+            }
+            socket.set_peer_timeout(config().peer_timeout);
+        }
         socket.bind_listener(&at, config().ports)?;
         let local = socket.local_addr()?;
         Ok((socket, local.into()))
@@ -252,7 +259,7 @@ impl LinkListener for TcpSocket {
             return Err(Error::CONNABORTED);
         }
         socket.set_class(plug_in::traffic_class());
-        if config().nodelay {
+        if config().nodelay && config().mptcp {
             socket.set_nodelay();
         }
         Ok((socket, from.into()))
