@@ -11,19 +11,15 @@
  * message holds who it is from and to, which is looked at.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <rdma/fabric.h>
@@ -34,9 +30,8 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 
-#define TRY(call) do { long r_ = (long)(call); if (r_ < 0) { \
-	fprintf(stderr, "wireup: %s: %s\n", #call, fi_strerror((int)-r_)); exit(1); } } while (0)
-#define DIE(...) do { fprintf(stderr, "wireup: " __VA_ARGS__); fputc('\n', stderr); exit(1); } while (0)
+#include "job.h"
+
 enum { PHASES = 5, NAME = 256, MOST = 4096 };
 
 /* What the processes share. */
@@ -64,13 +59,6 @@ struct rank {
 	long completions;
 };
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
-}
 /* Reads the queue; others run when there is nothing. */
 static void progress(struct rank *r)
 {
@@ -162,24 +150,6 @@ static void all_to_all(struct rank *r, uint64_t round)
 		if (i != r->rank && (r->in[i][0] != (round << 32 | i) || r->in[i][1] != (uint64_t)r->rank))
 			DIE("rank %d has something else of rank %d", r->rank, i);
 }
-static void look_at_self(struct rank *r)
-{
-	char line[256];
-	double kib;
-	FILE *f = fopen("/proc/self/smaps_rollup", "r");
-	DIR *d = opendir("/proc/self/fd");
-
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "Pss: %lf", &kib) == 1)
-			r->job->pss[r->rank] = kib / 1024;
-	if (f)
-		fclose(f);
-	/* less ., .. and the one that is read by */
-	for (r->job->fds[r->rank] = -3; d && readdir(d);)
-		r->job->fds[r->rank]++;
-	if (d)
-		closedir(d);
-}
 static void work(struct job *job, int rank, int count, const char *provider, const char *node)
 {
 	struct rank r = { .job = job, .rank = rank, .count = count };
@@ -208,7 +178,8 @@ static void work(struct job *job, int rank, int count, const char *provider, con
 		done(&r, 2 + i, since);
 		synchronize(&r, 3 + i);
 	}
-	look_at_self(&r);
+	job->pss[rank] = own_memory("Pss: %lf");
+	job->fds[rank] = own_descriptors();
 	synchronize(&r, 5);
 	since = now();
 	TRY(fi_close(&r.ep->fid));

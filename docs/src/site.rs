@@ -9,8 +9,10 @@
 //! links; links to files that are not in the site become plain text. It is an error when a text
 //! links to what is not in the repository, or a text is in no chapter.
 #![forbid(unsafe_code)]
+mod growth;
 mod tables;
 
+use growth::growth_charts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
@@ -285,11 +287,13 @@ fn stage(root: &Path, figures: &str) -> DocResult<BTreeMap<String, String>> {
     }
     let pages = SitePages { texts: sources.keys().cloned().collect(), manual };
     let exists = |path: &str| root.join(path).exists();
-    let (charts, body) = charts(figures)?;
+    let (mut charts, body) = charts(figures)?;
+    let (growth, grows) = growth_charts(&read_text(&root.join("docs/growth.tsv"))?)?;
+    charts.extend(growth);
     let mut files = BTreeMap::new();
     for (page, source) in &sources {
         let source = if page == "docs/benchmarks.md" {
-            source.replace("{charts}", &body)
+            source.replace("{charts}", &body).replace("{growth}", &grows)
         } else {
             source.clone()
         };
@@ -411,6 +415,7 @@ mod tests {
         assert!(files["src/README.md"].contains("(man/fi_doctor.1.md)"));
         assert!(files["src/man/fi_cq.3.md"].contains("ssize_t fi_cq_read("));
         assert!(files.contains_key("src/docs/chart-1.svg"));
+        assert!(files.contains_key("src/docs/growth-1.svg"));
         assert!(files["src/ARCHITECTURE.md"].contains("](docs/layers.svg)"));
         assert!(files.contains_key("src/docs/layers.svg"));
     }
