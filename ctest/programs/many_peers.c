@@ -145,6 +145,18 @@ static void post_send(struct fid_ep *ep, fi_addr_t to, const char *address, uint
 		progress();
 	OK((int)n);
 }
+/* Waits for a message, and checks it. Sleeps so many microseconds between two looks. */
+static struct operation *receive(int pause)
+{
+	struct fi_cq_msg_entry e;
+
+	for (progress(); !next(rx, &e); progress())
+		usleep(pause);
+	struct operation *op = e.op_context;
+
+	check_message(&op->m, e.len);
+	return op;
+}
 static void serve(uint32_t peers, uint32_t rounds)
 {
 	char address[ADDRESS];
@@ -162,17 +174,9 @@ static void serve(uint32_t peers, uint32_t rounds)
 	printf("\n");
 	fflush(stdout);
 	for (uint32_t left = 2 * answers; left; ) {
-		struct fi_cq_msg_entry e;
-
-		progress();
-		if (!next(rx, &e)) {
-			usleep(50);
-			continue;
-		}
-		struct operation *op = e.op_context;
+		struct operation *op = receive(50);
 		struct message *m = &op->m;
 
-		check_message(m, e.len);
 		if (m->peer >= peers || m->number != numbers[m->peer])
 			FAIL("message %u of peer %u arrives in place of %u", m->number, m->peer, numbers[m->peer % peers]);
 		numbers[m->peer]++;
@@ -213,16 +217,8 @@ static void call(const char *server, uint32_t first, uint32_t peers, uint32_t ro
 			post_send(ep[i], name, addresses[i], first + i, 2 * round + 1);
 		}
 		for (uint32_t left = peers; left; ) {
-			struct fi_cq_msg_entry e;
+			struct operation *op = receive(200);
 
-			progress();
-			if (!next(rx, &e)) {
-				usleep(200);
-				continue;
-			}
-			struct operation *op = e.op_context;
-
-			check_message(&op->m, e.len);
 			if (op->m.peer != first + (op - ops) || op->m.number != 2 * round + 1)
 				FAIL("answer %u to peer %u at peer %u", op->m.number, op->m.peer, first + (uint32_t)(op - ops));
 			left--;

@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn figures_of_growth_become_lines_of_charts() {
         let text = "ring\tall\ttcp\t1000\t10\nring\tall\ttcp\t100\t1\nring\tall\tudp\t100\t2\nhalo\tall\ttcp\t100\t2\n";
-        let (files, shown) = growth_charts(text).unwrap();
+        let (files, body) = growth_charts(text).unwrap();
         assert_eq!((files.len(), files[0].0.as_str()), (2, "growth-1.svg"));
-        assert!(shown.contains("![all, pattern ring, by endpoints](growth-2.svg)"));
+        assert!(body.contains("![all, pattern ring, by endpoints](growth-2.svg)"));
         assert!(files[1].1.contains("points=\"70,265 540,30\""), "{}", files[1].1);
         assert!(growth_charts("ring\tall\ttcp\t100\t-\n").is_err());
         assert!(growth_charts("ring\tall\n").is_err());

@@ -20,7 +20,7 @@ pub const ACCEPTS: usize = 64;
 
 /// Returns true if accepting failed for lack of descriptors or memory, a temporary condition.
 pub fn is_shortage(error: Error) -> bool {
-    matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
+    is_out_of_descriptors(error) || matches!(error, Error::NOBUFS | Error::NOMEM)
 }
 
 /// Accepting side of connection management.

@@ -189,18 +189,13 @@ impl<N: ShmTransport> StreamState<N> {
         let io = &mut self.rx.tx.io;
         io.timer.clear(&io.net);
         let now = io.net.now();
-        let (complete, mut next) = io.callers.end_silence(now);
+        let (complete, silence) = io.callers.end_silence(now);
         complete.into_iter().for_each(|id| self.acceptor().answer(id));
-        if let Some(at) = self.connector.end_unanswered(&mut self.rx, now) {
-            next = Some(next.map_or(at, |next| next.min(at)));
-        }
-        if let Some(at) = IdleCloser::new(&mut self.rx).end_half_closed_waits(now) {
-            next = Some(next.map_or(at, |next| next.min(at)));
-        }
+        let unanswered = self.connector.end_unanswered(&mut self.rx, now);
+        let half_closed = IdleCloser::new(&mut self.rx).end_half_closed_waits(now);
         self.acceptor().look_at_held();
-        if let Some(at) = self.rx.end_silent(now) {
-            next = Some(next.map_or(at, |next| next.min(at)));
-        }
+        let silent = self.rx.end_silent(now);
+        let mut next = [silence, unanswered, half_closed, silent].into_iter().flatten().min();
         let mut due = Vec::new();
         for (ep_id, ep) in self.rx.tx.eps.iter() {
             for (peer, entry) in ep.peers.iter() {

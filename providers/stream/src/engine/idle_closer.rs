@@ -127,7 +127,7 @@ impl<N: ShmTransport> TxPath<N> {
         let ep = &self.eps[conn.ep];
         let senders = &ep.matcher.senders;
         ep.identity.kind == StreamEpKind::Rdm
-            && conn.usage.state != ClosingState::HalfClosed
+            && !conn.usage.is_half_closed()
             && ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 1)
             && conn.is_idle()
             && !(senders.is_unknown_peer(conn.peer) && senders.has_buffered_from(conn.peer))

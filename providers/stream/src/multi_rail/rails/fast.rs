@@ -75,8 +75,8 @@ impl<L: ByteLink> RailSet<L> {
         }
     }
 
-    /// Handles the end of the socket found by [`recv_fast`](Self::recv_fast), and receives what is
-    /// left.
+    /// Receives the bytes read ahead of a socket that has ended or failed. `ended`: the result of
+    /// [`recv_fast`](Self::recv_fast).
     #[cold]
     pub(in crate::multi_rail) fn recv_end(
         &mut self,
