@@ -26,7 +26,8 @@ const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
   -l, --list\t\t\tlist available libfabric providers
   -v, --verbose\t\t\tverbose output
   --version\t\t\tprint version info and exit
-  --explain\t\t\tsay of every provider why it is, or is not, in the list";
+  --explain\t\t\tsay of every provider why it is, or is not, in the list
+  --config\t\t\tprint a libfabric.conf with all variables, set ones active";
 
 /// Long options, a flag for an argument, and their letters; ones without a letter have an unused
 /// capital letter.
@@ -49,7 +50,18 @@ const OPTIONS: &[(&str, bool, char)] = &[
     ("verbose", false, 'v'),
     ("version", false, 'V'),
     ("explain", false, 'X'),
+    ("config", false, 'C'),
 ];
+
+/// Maximum length of a line of comments in bytes.
+const CONFIG_WIDTH: usize = 100;
+
+/// Introduction of a printed `libfabric.conf`.
+const CONFIG_HEAD: &str = "\
+# Variables of libfabric. As /etc/libfabric.conf, or libfabric.conf of the directory given to configure
+# (fabric(7)), this file sets them for all programs of this host. A line NAME=value sets a variable, and #
+# begins a comment. Values are not quoted. The environment has precedence, unless FI_PREFER_SYSCONFIG=1.
+";
 
 /// Parsed command line.
 struct Command {
@@ -64,6 +76,7 @@ struct Command {
     list: bool,
     version: bool,
     explain: bool,
+    config: bool,
 }
 
 /// Reason to do nothing.
@@ -190,6 +203,7 @@ fn parse(args: &[String]) -> core::result::Result<Command, NothingToDo> {
         list: false,
         version: false,
         explain: false,
+        config: false,
     };
     // To be shown everything, agree to everything.
     command.hints.set_mode(u64::MAX);
@@ -225,6 +239,7 @@ fn parse(args: &[String]) -> core::result::Result<Command, NothingToDo> {
             'v' => command.verbose = true,
             'V' => command.version = true,
             'X' => command.explain = true,
+            'C' => command.config = true,
             _ => return Err(NothingToDo::Usage(None)),
         }
     }
@@ -270,6 +285,9 @@ fn run(own: &str, command: &Command) -> InfoOutcome {
     }
     if command.env || command.getenv.is_some() {
         return print_params(command.getenv.as_deref()).map_err(|error| ("fi_getparams", error));
+    }
+    if command.config {
+        return print_config().map_err(|error| ("fi_getparams", error));
     }
     if command.explain {
         return explain(command);
@@ -354,45 +372,102 @@ fn print_info(info: InfoRef<'_>) {
     }
 }
 
-fn print_params(part: Option<&str>) -> Result {
-    let mut list = ptr::null_mut();
-    let mut count: c_int = 0;
-    // SAFETY: places for the answer.
-    Error::check(unsafe { fi_getparams(&mut list, &mut count) })?;
-    for at in 0..count as usize {
-        // SAFETY: within the array, whose strings are C strings or null.
-        let (name, kind, help, value) = unsafe {
-            let param = &*list.add(at);
-            let string = |string: *const c_char| {
-                (!string.is_null()).then(|| CStr::from_ptr(string).to_string_lossy().into_owned())
-            };
-            (
-                string(param.name).unwrap_or_default(),
-                param.r#type.raw(),
-                string(param.help_string).unwrap_or_default(),
-                string(param.value),
-            )
-        };
-        if part.is_some_and(|part| !contains(&name, part)) {
-            continue;
-        }
-        let kind = match kind {
+/// Variable of the environment, defined by the library or a provider.
+struct Param {
+    name: String,
+    kind: i32,
+    help: String,
+    value: Option<String>,
+}
+
+impl Param {
+    /// Returns the type of its values.
+    fn kind(&self) -> &'static str {
+        match self.kind {
             0 => "String",
             1 => "Integer",
             2 => "Boolean (0/1, on/off, true/false, yes/no)",
             3 => "size_t",
             _ => "Unknown",
+        }
+    }
+
+    /// Returns its lines of `libfabric.conf`: a description, and the value, or a comment to be
+    /// completed.
+    fn config(&self) -> String {
+        // A line of the file cannot have these values.
+        let is_line = |value: &&String| !value.contains('\n') && value.trim() == value.as_str();
+        let setting = match self.value.as_ref().filter(is_line) {
+            Some(value) => format!("{}={value}", self.name),
+            None => format!("#{}=", self.name),
         };
-        println!("# {name}: {kind}\n# {help}");
-        if let Some(value) = value {
+        let title = format!("{}: {}", self.name, self.kind());
+        let lines = wrapped(&title).chain(wrapped(&self.help)).map(|line| format!("# {line}\n"));
+        lines.chain([setting, "\n".to_owned()]).collect()
+    }
+}
+
+/// Returns the lines of a text, at most [`CONFIG_WIDTH`] bytes long unless a word is longer.
+fn wrapped(text: &str) -> impl Iterator<Item = String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut().filter(|line| line.len() + 1 + word.len() <= CONFIG_WIDTH) {
+            Some(line) => *line += &format!(" {word}"),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.into_iter()
+}
+
+/// Returns all variables.
+fn params() -> Result<Vec<Param>> {
+    let mut list = ptr::null_mut();
+    let mut count: c_int = 0;
+    // SAFETY: places for the answer.
+    Error::check(unsafe { fi_getparams(&mut list, &mut count) })?;
+    let string = |string: *const c_char| {
+        // SAFETY: the strings of the array are C strings or null.
+        let string = (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) });
+        string.map(|string| string.to_string_lossy().into_owned())
+    };
+    let all = (0..count as usize).map(|at| {
+        // SAFETY: within the array.
+        let param = unsafe { &*list.add(at) };
+        Param {
+            name: string(param.name).unwrap_or_default(),
+            kind: param.r#type.raw() as i32,
+            help: string(param.help_string).unwrap_or_default(),
+            value: string(param.value),
+        }
+    });
+    let all = all.collect();
+    // SAFETY: from fi_getparams, and not used any more.
+    unsafe { fi_freeparams(list) };
+    Ok(all)
+}
+
+fn print_params(part: Option<&str>) -> Result {
+    for param in params()? {
+        if part.is_some_and(|part| !contains(&param.name, part)) {
+            continue;
+        }
+        println!("# {}: {}\n# {}", param.name, param.kind(), param.help);
+        if let Some(value) = &param.value {
             // For a shell to read.
             let quote = if value.contains(' ') { "\"" } else { "" };
-            println!("{name}={quote}{value}{quote}");
+            println!("{}={quote}{value}{quote}", param.name);
         }
         println!();
     }
-    // SAFETY: from fi_getparams, and not used any more.
-    unsafe { fi_freeparams(list) };
+    Ok(())
+}
+
+/// Prints a `libfabric.conf` with all variables. Those set in the environment are active.
+fn print_config() -> Result {
+    println!("{CONFIG_HEAD}");
+    for param in params()? {
+        println!("{}", param.config());
+    }
     Ok(())
 }
 
@@ -563,5 +638,25 @@ mod tests {
     fn source_address_becomes_the_node_with_fi_source() {
         let command = parsed(&["-s", "127.0.0.1"]).unwrap();
         assert_eq!((command.node.as_deref(), command.flags), (Some(c"127.0.0.1"), FI_SOURCE));
+    }
+
+    #[test]
+    fn configuration_has_a_line_for_each_variable_active_if_it_is_set() {
+        let param = |value: Option<&str>| {
+            let (name, help) = ("FI_X".to_owned(), "many words ".repeat(20));
+            Param { name, kind: 1, help, value: value.map(str::to_owned) }.config()
+        };
+        for (value, setting) in [
+            (Some("a b"), "FI_X=a b"),
+            (Some(""), "FI_X="),
+            (None, "#FI_X="),
+            (Some("two\nlines"), "#FI_X="),
+            (Some(" blank"), "#FI_X="),
+        ] {
+            let text = param(value);
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!((lines[0], lines[lines.len() - 1]), ("# FI_X: Integer", setting));
+            assert!(lines.len() > 3 && lines.iter().all(|line| line.len() <= CONFIG_WIDTH + 2));
+        }
     }
 }
