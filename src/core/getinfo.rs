@@ -120,7 +120,10 @@ pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
         log::explain(format_args!("{}: accepted", describe(info)));
     }
     if chain.is_empty() {
-        summarise(&registry, request, &reasons);
+        // A plug-in's query during start-up says nothing about those of the application.
+        if !super::is_starting() {
+            summarise(&registry, request, &reasons);
+        }
     } else {
         ANSWERED.store(true, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 //!
 //! - [`params`] is `fi_param_define`, `fi_param_get` and `fi_getparams`.
 //! - [`log`] is `fi_log` and the filter for log lines; `log_config` sets it up.
-//! - [`registry`] finds, loads and orders providers.
+//! - [`registry`] finds and orders providers; `plugin_file` loads one, `provider` checks it.
 //! - [`getinfo`] queries them, layers them and filters their answers.
 //! - `open` is `fi_open`: the log and the memory monitor of a program, and the published statistics
 //!   of its endpoints.
@@ -29,6 +29,10 @@ mod open;
 #[allow(unsafe_code)]
 pub mod params;
 #[allow(unsafe_code)]
+mod plugin_file;
+#[allow(unsafe_code)]
+mod provider;
+#[allow(unsafe_code)]
 pub mod registry;
 #[allow(unsafe_code)]
 mod stats;
@@ -50,7 +54,7 @@ thread_local! {
 /// Every thread waits until it is done. A plug-in with an entry point calling back into the library
 /// finds it half started instead of waiting for itself.
 pub fn start() -> Result {
-    if STARTING.get() {
+    if is_starting() {
         return Ok(());
     }
     if !STARTED.is_completed() {
@@ -68,6 +72,11 @@ pub fn start() -> Result {
     }
     let _starting = Starting::begin();
     registry::complete()
+}
+
+/// Returns true on the thread inside start-up, for calls of a plug-in's entry point.
+fn is_starting() -> bool {
+    STARTING.get()
 }
 
 /// This thread is inside start-up.
