@@ -26,7 +26,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
-TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler
+TOOLS       := fi_info fi_pingpong fi_perf fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler
 LOCAL       := $(CURDIR)/out/prefix
 VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -139,7 +139,7 @@ features: local ## FEATURES.md, from what providers offer and open
 	mv out/FEATURES.md FEATURES.md
 
 conformance: local ## docs/conformance.md, from a run of the conformance suite
-	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm sockets:rdm sockets:msg sockets:dgram net:rdm net:msg lnx:rdm' ctest/run --matrix docs/conformance.md >out/conformance.log; tail -1 out/conformance.log
+	@FI_LNX_PROV_LINKS=shm+tcp CT_HMEM='cuda rocr' PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm sockets:rdm sockets:msg sockets:dgram net:rdm net:msg lnx:rdm' ctest/hmem/run --matrix docs/conformance.md >out/conformance.log; tail -1 out/conformance.log
 	@{ printf '\n## uDAPL\n\nTests of `ctest/programs/dapl` over `tcp`: dat_srq_post_recv(3DAT) and related calls.\n\n'; \
 	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>docs/conformance.md
 

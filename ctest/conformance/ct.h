@@ -47,6 +47,11 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#ifdef CT_DEVICE
+#include "device.h"
+#else
+static inline void ctd_sync(int all) { (void)all; }
+#endif
 
 #define CT_SOLO 1	/* only rank 0 runs */
 #define CT_RDM 2	/* makes sense without connections alone: FI_EP_RDM, FI_EP_DGRAM */
@@ -244,6 +249,7 @@ static inline void ct_relax(int64_t *since)
 /* Exchange n bytes with the other rank, driving progress meanwhile. */
 static inline void ct_send_oob(const void *b, size_t n)
 {
+	ctd_sync(0);
 	if (send(ct_sync, b, n, MSG_NOSIGNAL) != (ssize_t)n)
 		_exit(3);		/* the other rank ended and printed the cause */
 }
@@ -269,6 +275,7 @@ static inline void ct_recv_oob(struct ct *c, void *b, size_t n)
 				poll(&p, 1, 100);
 		}
 	}
+	ctd_sync(0);
 }
 static inline void ct_swap(struct ct *c, const void *mine, void *theirs, size_t n)
 {
@@ -544,10 +551,19 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 
 	CHECK(h);
 	h->caps = o->caps ? o->caps : FI_MSG;
+#ifdef CT_DEVICE
+	h->caps |= FI_HMEM;
+#endif
 	h->mode = FI_CONTEXT | FI_CONTEXT2 | o->mode;
 	h->ep_attr->type = ct_type;
 	h->domain_attr->mr_mode = o->mr_mode ? *o->mr_mode :
 		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+#ifdef CT_DEVICE
+	/* peers would name the addresses of the device, of which tests know nothing */
+	if (o->mr_mode)
+		SKIP_HERE("modes of registration are those of the host");
+	h->domain_attr->mr_mode &= ~FI_MR_VIRT_ADDR;
+#endif
 	h->domain_attr->threading = o->threading;
 	/* CT_THREADING=domain: tests without a setting for it serialize their calls */
 	if (o->threading == FI_THREAD_UNSPEC && getenv("CT_THREADING"))

@@ -722,10 +722,8 @@ static void killed_in(const char *cma)
 		if (round < PHASES && shared() > mapped)
 			mapped = shared();
 	}
-	for (int i = 0; i < 100; i++)
+	while (descriptors() > before || shared() > mapped)	/* for ever is caught by the watchdog */
 		ct_progress(&c);
-	CHECK(descriptors() <= before);
-	CHECK(shared() <= mapped);
 	ct_close(&c);
 }
 static void killed_exposing(int rank)
@@ -928,9 +926,8 @@ static void unknown_peers(int rank)
 		close(upgrades[i]);
 	for (int i = 0; i < N; i++)
 		exchange(&c, s[i], b, to[i]);
-	for (int i = 0; i < 200; i++)
+	while (descriptors() > before)	/* for ever is caught by the watchdog */
 		ct_progress(&c);
-	CHECK(descriptors() <= before);
 	for (int i = 0; i < N; i++)
 		close(s[i]);
 	honest_talk(&c, &h);

@@ -390,13 +390,15 @@ static void no_peer(int rank)
 	ct_close(&c);
 }
 
-/* The name of a closed endpoint, unknown to every process. */
+/* The name of a closed endpoint, unknown to every process. No other one gets its port meanwhile: a bound socket refuses connections. */
 static struct ct_name closed_name(void)
 {
 	struct ct c = { 0 };
 	struct ct_name n = ct_open_rdm(&c, NULL);
 
 	ct_close(&c);
+	if (((struct sockaddr *)n.b)->sa_family == AF_INET)
+		(void)!bind(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), (void *)n.b, sizeof(struct sockaddr_in));
 	return n;
 }
 /* fi_av(3): "All resources associated with the indicated addresses are released." Operations in flight to an absent peer, which

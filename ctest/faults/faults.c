@@ -857,6 +857,16 @@ static void storm(int rank)
 	close_me(fds);
 }
 
+/* Opens an endpoint with objects of its own. */
+static void open_alone(struct ct *c)
+{
+	memset(c, 0, sizeof *c);
+	c->o.caps = FI_MSG;
+	c->info = ct_getinfo(&c->o, node, "0", FI_SOURCE);
+	ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+}
 /* Sends, and stops between two messages according to the first byte of `sync`. */
 static void slow_caller(const struct ct_name *to)
 {
@@ -865,12 +875,7 @@ static void slow_caller(const struct ct_name *to)
 	struct fi_context2 ctx;
 	struct fi_cq_tagged_entry e;
 
-	memset(&c, 0, sizeof c);
-	c.o.caps = FI_MSG;
-	c.info = ct_getinfo(&c.o, node, "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
-	ct_open_ep(&c, c.info);
-	OK(fi_enable(c.ep));
+	open_alone(&c);
 	c.peer = ct_insert(&c, to);
 	make(b, sizeof b, CALLERS);
 	while (1) {
@@ -881,6 +886,64 @@ static void slow_caller(const struct ct_name *to)
 	}
 	_exit(0);
 }
+/* A forked child has copies of its parent's sockets. The parent's endpoint closes: its peer has to notice, although the
+   child keeps the sockets open. */
+static void inherited(int rank)
+{
+	struct ct c, p;
+	char b[64];
+	struct fi_context2 ctx;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	struct ct_name to;
+	int st, sp[2];
+	pid_t peer, holder;
+	char x;
+
+	(void)rank;
+	if (!*node)
+		snprintf(node, sizeof node, "%s", ct_node(&me.o));
+	open_alone(&c);
+	to = ct_getname(&c.ep->fid);
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp));
+	if ((peer = fork()) == 0) {
+		int errors = 0;
+
+		close(sp[0]);
+		open_alone(&p);
+		p.peer = ct_insert(&p, &to);
+		memset(b, 1, sizeof b);
+		for (int sent = 0; !errors; sent++) {
+			ssize_t r;
+
+			POST(&p, fi_send(p.ep, b, sizeof b, NULL, p.peer, &ctx));
+			while ((r = fi_cq_read(p.tx, &e, 1)) == -FI_EAGAIN)
+				sched_yield();
+			errors = r == -FI_EAVAIL && fi_cq_readerr(p.tx, &err, 0) == 1;
+			CHECK(r == 1 || errors);
+			if (!sent)
+				CHECK(send(sp[1], "x", 1, MSG_NOSIGNAL) == 1);
+		}
+		_exit(0);
+	}
+	close(sp[1]);
+	OK(fi_recv(c.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, &ctx));
+	ct_next(&c, c.rx, &e, NULL, NULL);
+	CHECK(recv(sp[0], &x, 1, 0) == 1);
+	if ((holder = fork()) == 0) {
+		while (1)
+			pause();
+	}
+	OK(fi_close(&c.ep->fid));
+	CHECK(waitpid(peer, &st, 0) == peer);
+	EQ(st, 0);
+	kill(holder, SIGKILL);
+	CHECK(waitpid(holder, NULL, 0) == holder);
+	close(sp[0]);
+	c.ep = NULL;
+	ct_close(&c);
+}
+
 /* Unknown peers are disconnected in favour of others; messages they sent by then, or send before they are
    notified, count as delivered on their side. */
 static void makes_space(int rank)
@@ -1220,6 +1283,143 @@ static void successor(int rank)
 	}
 }
 
+/* Passes bytes between callers of a socket and an address, one connection at a time, and resets it for each byte of
+   `orders`. */
+static void relay(int listener, const struct sockaddr_in *to, int orders)
+{
+	struct linger reset = { 1, 0 };
+	int s[2] = { -1, -1 };
+	char b[4096];
+
+	while (1) {
+		struct pollfd p[4] = { { orders, POLLIN, 0 }, { listener, POLLIN, 0 }, { s[0], POLLIN, 0 }, { s[1], POLLIN, 0 } };
+
+		CHECK(poll(p, 4, -1) > 0);
+		if (p[0].revents) {
+			if (read(orders, b, 1) != 1)
+				_exit(0);
+			for (int i = 0; i < 2; i++) {
+				CHECK(!setsockopt(s[i], SOL_SOCKET, SO_LINGER, &reset, sizeof reset));
+				close(s[i]);
+				s[i] = -1;
+			}
+			CHECK(write(orders, b, 1) == 1);
+			continue;
+		}
+		for (int i = 0; i < 2; i++) {
+			ssize_t n = p[2 + i].revents ? recv(s[i], b, sizeof b, 0) : -1;
+
+			if (n > 0)
+				CHECK(send(s[1 - i], b, (size_t)n, MSG_NOSIGNAL) == n);
+			else if (p[2 + i].revents)
+				_exit(0);
+		}
+		if (s[0] < 0 && p[1].revents) {
+			CHECK((s[0] = accept(listener, NULL, NULL)) >= 0);
+			CHECK((s[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
+			CHECK(!connect(s[1], (const struct sockaddr *)to, sizeof *to));
+		}
+	}
+}
+/* Makes a connection by a relay that resets it between the request and the answer. `late`: the program answers after the
+   request has come again. */
+static void connect_again(int rank, int late, int accepts)
+{
+	struct ct c;
+	struct ct_name name;
+	struct fi_eq_cm_entry e;
+	uint32_t ev;
+	char b[2][64];
+
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		ct_listen(&c);
+		name = ct_getname(&c.pep->fid);
+		ct_send_oob(&name, sizeof name);
+		ct_want_event(&c, FI_CONNREQ, &e, sizeof e);
+		ct_barrier(&c);
+		ct_barrier(&c);
+		for (int64_t end = ct_ms() + 300; late && ct_ms() < end; ct_nap(1))
+			EQ(fi_eq_read(c.eq, &ev, b, sizeof b, 0), -FI_EAGAIN);
+		fi_freeinfo(c.info);
+		c.info = e.info;
+		if (accepts) {
+			ct_open_domain(&c);
+			ct_open_ep(&c, c.info);
+			OK(fi_enable(c.ep));
+			OK(fi_accept(c.ep, NULL, 0));
+			ct_want_event(&c, FI_CONNECTED, NULL, 0);
+		} else {
+			OK(fi_reject(c.pep, c.info->handle, NULL, 0));
+		}
+	} else {
+		struct sockaddr_in to, at = { .sin_family = AF_INET };
+		socklen_t n = sizeof at;
+		int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), sp[2];
+		pid_t p;
+		char x = 'x';
+
+		ct_recv_oob(NULL, &name, sizeof name);
+		memcpy(&to, name.b, sizeof to);
+		at.sin_addr = to.sin_addr;
+		CHECK(l >= 0 && !bind(l, (void *)&at, sizeof at) && !listen(l, 4) && !getsockname(l, (void *)&at, &n));
+		CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp));
+		if ((p = fork()) == 0) {
+			close(sp[0]);
+			relay(l, &to, sp[1]);
+		}
+		close(l);
+		close(sp[1]);
+		memcpy(name.b, &at, sizeof at);
+		ct_prepare(&c, &name);
+		OK(fi_connect(c.ep, name.b, NULL, 0));
+		ct_barrier(&c);
+		CHECK(write(sp[0], &x, 1) == 1 && read(sp[0], &x, 1) == 1);
+		ct_barrier(&c);
+		if (accepts) {
+			ct_want_event(&c, FI_CONNECTED, NULL, 0);
+		} else {
+			struct fi_eq_err_entry err = { 0 };
+			ssize_t r;
+
+			while ((r = fi_eq_read(c.eq, &ev, b, sizeof b, 0)) == -FI_EAGAIN)
+				ct_nap(1);
+			EQ(r, -FI_EAVAIL);
+			CHECK(fi_eq_readerr(c.eq, &err, 0) == sizeof err);
+			EQ(err.err, FI_ECONNREFUSED);
+		}
+		ct_barrier(&c);
+		for (int i = 0; i < 2 && accepts; i++) {
+			ct_fill(b[0], sizeof b[0], i);
+			OK(fi_send(c.ep, b[0], sizeof b[0], NULL, 0, CTX(0)));
+			ct_sent(&c, CTX(0));
+		}
+		ct_barrier(&c);
+		ct_close(&c);
+		close(sp[0]);
+		CHECK(waitpid(p, NULL, 0) == p);
+		return;
+	}
+	ct_barrier(&c);
+	for (int i = 0; i < 2 && accepts; i++) {
+		OK(fi_recv(c.ep, b[0], sizeof b[0], NULL, 0, CTX(0)));
+		ct_recvd(&c, CTX(0), sizeof b[0]);
+		CHECK(ct_same(b[0], sizeof b[0], i));
+	}
+	EQ(fi_eq_read(c.eq, &ev, b, sizeof b, 0), -FI_EAGAIN);
+	ct_barrier(&c);
+	ct_close(&c);
+}
+static void repeated(int rank)
+{
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("no other provider has FI_TCP_RESUME");
+	ct_param("LOCAL", "0");
+	ct_param("RESUME", "60");
+	connect_again(rank, 0, 1);
+	connect_again(rank, 1, 1);
+	connect_again(rank, 1, 0);
+}
 static const struct ct_test tests[] = {
 	{ "a killed peer in the middle of traffic takes nothing else along, four times", killed, CT_SOLO },
 	{ "a peer that resets its connections takes nothing else along", reset, CT_SOLO },
@@ -1229,6 +1429,8 @@ static const struct ct_test tests[] = {
 	{ "closing an endpoint in the middle of traffic completes everything once", closed_here, CT_SOLO },
 	{ "unknown peers stopped within a connection setup do not exclude others", half_open, CT_SOLO },
 	{ "a storm of connections, and the end of all at once, disturb no other peer", storm, CT_SOLO },
+	{ "a connection request is repeated after a reset before its answer, and reported once", repeated, CT_MSG },
+	{ "the end of an endpoint reaches its peer although a forked child has its sockets", inherited, CT_SOLO | CT_RDM },
 	{ "callers that make room for others lose nothing that they have sent", makes_space, CT_SOLO | CT_RDM },
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },

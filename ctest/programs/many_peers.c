@@ -1,7 +1,8 @@
 /*
  * A server and clients of tcp for tests with few descriptors (ctest/faults/limit_test). A client is a process with several
  * endpoints; in each round each of them sends a short and a longer message and waits for the answer.
- * PEERS_PROVIDER names the provider (default tcp).
+ * PEERS_PROVIDER names the provider (default tcp). With PEERS_TAGGED=1 the messages are tagged: a server takes requests with any
+ * tag, and an answer has the tag of its request, as with Mercury.
  *
  *   many_peers server PEERS ROUNDS          prints its address, and serves so many endpoints
  *   many_peers client ADDRESS FIRST PEERS ROUNDS [PAUSE]
@@ -18,6 +19,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
 #include "library.h"
 
 enum { SHORT = 96, LONG = 5000, RECEIVES = 256, ADDRESS = 64 };
@@ -37,6 +39,7 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static struct fid_av *av;
 static struct fid_cq *tx, *rx;
+static int tagged;
 
 static const char *provider(void)
 {
@@ -52,7 +55,8 @@ static void open_domain(void)
 
 	hints->fabric_attr->prov_name = strdup(provider());
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->caps = FI_MSG;
+	tagged = getenv("PEERS_TAGGED") != NULL;
+	hints->caps = tagged ? FI_TAGGED : FI_MSG;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	OK(fi_getinfo(FI_VERSION(1, 14), "127.0.0.1", "0", FI_SOURCE, hints, &info));
 	fi_freeinfo(hints);
@@ -119,9 +123,17 @@ struct operation {
 	struct fi_context2 context;	/* first */
 	struct message m;
 };
-static void post_receive(struct fid_ep *ep, struct operation *op)
+/* The tag of all messages of a peer, and of the answers to it. */
+static uint64_t tag_of(uint32_t peer)
 {
-	OK((int)fi_recv(ep, &op->m, sizeof op->m, NULL, FI_ADDR_UNSPEC, op));
+	return (uint64_t)peer << 32 | 7;
+}
+static void post_receive(struct fid_ep *ep, struct operation *op, uint64_t tag, uint64_t ignore)
+{
+	if (tagged)
+		OK((int)fi_trecv(ep, &op->m, sizeof op->m, NULL, FI_ADDR_UNSPEC, tag, ignore, op));
+	else
+		OK((int)fi_recv(ep, &op->m, sizeof op->m, NULL, FI_ADDR_UNSPEC, op));
 }
 static int sent;	/* transfers complete */
 static void progress(void)
@@ -141,7 +153,8 @@ static void post_send(struct fid_ep *ep, fi_addr_t to, const char *address, uint
 	size_t len = fill(&op->m, address, peer, number);
 	ssize_t n;
 
-	while ((n = fi_send(ep, &op->m, len, NULL, to, op)) == -FI_EAGAIN)
+	while ((n = tagged ? fi_tsend(ep, &op->m, len, NULL, to, tag_of(peer), op)
+			   : fi_send(ep, &op->m, len, NULL, to, op)) == -FI_EAGAIN)
 		progress();
 	OK((int)n);
 }
@@ -168,7 +181,7 @@ static void serve(uint32_t peers, uint32_t rounds)
 	open_domain();
 	ep = open_endpoint(address);
 	for (int i = 0; i < RECEIVES; i++)
-		post_receive(ep, &ops[i]);
+		post_receive(ep, &ops[i], 0, ~0ULL);
 	for (int i = 0; i < ADDRESS; i++)
 		printf("%02x", (unsigned char)address[i]);
 	printf("\n");
@@ -184,7 +197,7 @@ static void serve(uint32_t peers, uint32_t rounds)
 			FAIL("fi_av_insert");
 		if (m->number % 2)
 			post_send(ep, names[m->peer], address, m->peer, m->number);
-		post_receive(ep, op);
+		post_receive(ep, op, 0, ~0ULL);
 		left--;
 	}
 	while (sent < (int)answers)
@@ -212,7 +225,7 @@ static void call(const char *server, uint32_t first, uint32_t peers, uint32_t ro
 		ep[i] = open_endpoint(addresses[i]);
 	for (uint32_t round = 0; round < rounds; round++) {
 		for (uint32_t i = 0; i < peers; i++) {
-			post_receive(ep[i], &ops[i]);
+			post_receive(ep[i], &ops[i], tag_of(first + i), 0);
 			post_send(ep[i], name, addresses[i], first + i, 2 * round);
 			post_send(ep[i], name, addresses[i], first + i, 2 * round + 1);
 		}

@@ -6,9 +6,11 @@
  *   mpi_start reduce    and a reduction
  *   mpi_start sends     neighbours both send before they receive, 0 B to 16 KiB: MPI_Send of messages that an MPI
  *                       library buffers does not wait for the receive
+ *   mpi_start alltoall  all ranks exchange data with all others, in several rounds with a pause
  */
 #include <mpi.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "library.h"
 
 static int wrong(const char *what)
@@ -41,6 +43,33 @@ static void send_first(int rank, int ranks)
 	}
 }
 
+enum { BLOCK = 256, ALLTOALLS = 3 };
+
+static int number_of(int from, int to, int round, int at)
+{
+	return (from * 1009 + to) * 31 + round * 7 + at;
+}
+
+static void exchange_all(int rank, int ranks)
+{
+	int *out = malloc(sizeof(int) * BLOCK * ranks), *in = malloc(sizeof(int) * BLOCK * ranks);
+
+	for (int round = 0; round < ALLTOALLS; round++) {
+		for (int to = 0; to < ranks; to++)
+			for (int i = 0; i < BLOCK; i++)
+				out[to * BLOCK + i] = number_of(rank, to, round, i);
+		memset(in, 0xff, sizeof(int) * BLOCK * ranks);
+		MPI_Alltoall(out, BLOCK, MPI_INT, in, BLOCK, MPI_INT, MPI_COMM_WORLD);
+		for (int from = 0; from < ranks; from++)
+			for (int i = 0; i < BLOCK; i++)
+				if (in[from * BLOCK + i] != number_of(from, rank, round, i))
+					wrong("a number is wrong");
+		usleep(100000);
+	}
+	free(out);
+	free(in);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "plain";
@@ -65,6 +94,8 @@ int main(int argc, char **argv)
 			wrong("the sum is wrong");
 	} else if (!strcmp(what, "sends")) {
 		send_first(rank, ranks);
+	} else if (!strcmp(what, "alltoall")) {
+		exchange_all(rank, ranks);
 	}
 	MPI_Group_free(&some);
 	MPI_Group_free(&all);

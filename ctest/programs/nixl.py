@@ -2,6 +2,7 @@
 memory, writes it, and says so.
 
     nixl.py            bytes of memory: SIZE (default 4 MiB, which NIXL cuts into pieces)
+                       DEVICE=1: the memory is a CUDA device's (or of the stand-in, ctest/hmem)
 
 Prints which provider NIXL took and the path of the libfabric.so.1 that it runs on; ends with 0 if
 all bytes are right.  A watchdog ends it after a minute.
@@ -35,6 +36,51 @@ BACKEND = "LIBFABRIC"
 WRITTEN = b"written"
 
 
+class HostMemory:
+    """Bytes of the process."""
+
+    kind = nixl.DRAM_SEG
+
+    def __init__(self):
+        self.buffer = ctypes.create_string_buffer(SIZE)
+        self.at = ctypes.addressof(self.buffer)
+
+    def read(self):
+        return self.buffer.raw
+
+    def write(self, content):
+        self.buffer.raw = content
+
+
+class DeviceMemory:
+    """Bytes of device 0."""
+
+    kind = nixl.VRAM_SEG
+
+    def __init__(self):
+        self.runtime = ctypes.CDLL("libcudart.so")
+        at = ctypes.c_void_p()
+        self.call("cudaSetDevice", 0)
+        self.call("cudaMalloc", ctypes.byref(at), ctypes.c_size_t(SIZE))
+        self.at = at.value
+
+    def call(self, name, *arguments):
+        if getattr(self.runtime, name)(*arguments) != 0:
+            sys.exit(f"{name} failed")
+
+    def copy(self, to, source, kind):
+        self.call("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(SIZE), kind)
+
+    def read(self):
+        buffer = ctypes.create_string_buffer(SIZE)
+        self.copy(ctypes.addressof(buffer), self.at, 2)
+        return buffer.raw
+
+    def write(self, content):
+        buffer = ctypes.create_string_buffer(content, SIZE)
+        self.copy(self.at, ctypes.addressof(buffer), 1)
+
+
 class Agent:
     """An agent with one region of memory."""
 
@@ -42,15 +88,15 @@ class Agent:
         self.line = line
         self.agent = nixl.nixlAgent(name, nixl.nixlAgentConfig(True))
         self.backend = self.agent.createBackend(BACKEND, {})
-        self.memory = ctypes.create_string_buffer(SIZE)
-        regions = nixl.nixlRegDList(nixl.DRAM_SEG)
-        regions.addDesc((ctypes.addressof(self.memory), SIZE, 0, ""))
+        self.memory = DeviceMemory() if os.environ.get("DEVICE") else HostMemory()
+        regions = nixl.nixlRegDList(self.memory.kind)
+        regions.addDesc((self.memory.at, SIZE, 0, ""))
         self.agent.registerMem(regions, [self.backend])
 
     def meet(self):
         """Exchanges what agents have to know of each other; returns where the peer's memory is."""
         known = self.agent.getLocalMD()
-        self.line.sendall(struct.pack("=QQ", len(known), ctypes.addressof(self.memory)) + known)
+        self.line.sendall(struct.pack("=QQ", len(known), self.memory.at) + known)
         size, at = struct.unpack("=QQ", self.take(16))
         self.agent.loadRemoteMD(self.take(size))
         return at
@@ -65,8 +111,8 @@ class Agent:
         return taken
 
     def transfer(self, operation, at, peer, word):
-        here, there = nixl.nixlXferDList(nixl.DRAM_SEG), nixl.nixlXferDList(nixl.DRAM_SEG)
-        here.addDesc((ctypes.addressof(self.memory), SIZE, 0))
+        here, there = nixl.nixlXferDList(self.memory.kind), nixl.nixlXferDList(self.memory.kind)
+        here.addDesc((self.memory.at, SIZE, 0))
         there.addDesc((at, SIZE, 0))
         request = self.agent.createXferReq(operation, here, there, peer, word, [self.backend])
         status = self.agent.postXferReq(request)
@@ -83,13 +129,13 @@ def pattern(step):
 
 def target(line):
     agent = Agent("target", line)
-    agent.memory.raw = pattern(3)
+    agent.memory.write(pattern(3))
     agent.meet()
     words = []
     while WRITTEN not in words:
         words += sum(agent.agent.getNotifs({}).values(), [])
         time.sleep(0.001)
-    if agent.memory.raw != pattern(5):
+    if agent.memory.read() != pattern(5):
         sys.exit("the target's memory is not what was written")
     line.sendall(b"!")
     agent.take(1)
@@ -99,9 +145,9 @@ def initiator(line):
     agent = Agent("initiator", line)
     at = agent.meet()
     agent.transfer(nixl.NIXL_READ, at, "target", b"read")
-    if agent.memory.raw != pattern(3):
+    if agent.memory.read() != pattern(3):
         sys.exit("what was read is not the target's memory")
-    agent.memory.raw = pattern(5)
+    agent.memory.write(pattern(5))
     agent.transfer(nixl.NIXL_WRITE, at, "target", WRITTEN)
     agent.take(1)
     with open("/proc/self/maps", encoding="ascii") as maps:

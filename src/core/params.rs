@@ -99,9 +99,14 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Whether the process never forks while it uses RDMA devices, so that nothing need be done about that (default: false)",
         ),
         (
+            c"hmem",
+            FI_PARAM_STRING,
+            c"Names of the interfaces to memory of accelerators to use, separated by commas, such as cuda,rocr; system for none of them (default: all with a library and a device)",
+        ),
+        (
             c"hmem_disable_p2p",
             FI_PARAM_BOOL,
-            c"Whether network devices must keep off memory of accelerators, which then cannot be used in transfers (default: false)",
+            c"Whether network devices must keep off memory of accelerators, which verbs then cannot use in transfers (default: false)",
         ),
         (
             c"mr_cache_max_size",

@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) {
     let Some(bytes) = bytes.get(..len) else { return };
     assert!(CmMessage::parse(&bytes[..len - 1]).is_err());
     let Ok(message) = CmMessage::parse(bytes) else { return };
-    let CmMessage { kind, knows, contexts, data, offer, .. } = message;
+    let CmMessage { kind, knows, contexts, number, data, offer, .. } = message;
     let (before, behind) = bytes[CM_LEN..].split_at(data.len());
     assert_eq!(data, before);
     assert!(behind.is_empty() || behind.len() == OFFER_LEN);
@@ -21,9 +21,12 @@ pub fn run(bytes: &[u8]) {
     if let Some(offer) = &offer {
         CmMessage::add_offer(&mut own, offer);
     }
+    if let Some(number) = number {
+        CmMessage::add_number(&mut own, number);
+    }
     let order = ByteOrder::Native;
     let again = CmMessage::parse(&own).unwrap();
     // That is of the process which writes it.
     let instance = again.instance;
-    assert_eq!(again, CmMessage { kind, order, knows, contexts, instance, data, offer });
+    assert_eq!(again, CmMessage { kind, order, knows, contexts, instance, number, data, offer });
 }

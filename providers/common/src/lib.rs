@@ -36,9 +36,9 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, backoff, buf, datagram_io, interfaces, link_addr, lock, malformed, matching,
-    progress, reserved, secret, slab, sock, stack, stats, sys, testing, traffic_class, wait,
-    worker,
+    addr, atomic, backoff, buf, datagram_io, device, interfaces, link_addr, lock, malformed,
+    matching, packet_sink, progress, reserved, secret, slab, sock, stack, stats, sys, testing,
+    traffic_class, wait, worker,
 };
 use base::{
     addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,
@@ -48,7 +48,7 @@ use features::{coll, mcast, notices, variable};
 pub use features::{completions, deferred};
 use local::{barriers, ring_layout, segment};
 pub use local::{cma, doorbell, shm_channel, shm_handshake};
-pub use memory::{mem_monitor, mr_cache};
+pub use memory::{hmem, mem_monitor, mr_cache};
 use memory::{memory_events, uffd};
 pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, peer_srx, poll};
 use objects::{
@@ -57,8 +57,8 @@ use objects::{
 };
 pub use plugin::{log, own_core, param, provider};
 pub use rdm::{
-    address_index, buffered, closing, conn_arbiter, contexts, endpoint, multi_recv, peers,
-    receives, rx_matcher,
+    address_index, buffered, closing, conn_arbiter, conn_limit, contexts, endpoint, multi_recv,
+    peers, receives, rx_matcher,
 };
 
 /// Initializes a loaded plug-in before the program continues and starts more threads, see

@@ -145,6 +145,10 @@ impl LinkListener for HostListener {
         self.0.listen(backlog)
     }
 
+    fn stop_listening(&self) {
+        self.0.stop_listening();
+    }
+
     fn accept(&self) -> Result<(HostLink, Addr)> {
         let (socket, from) = self.0.accept()?;
         // Every user of the host can call; only processes of ours are peers.

@@ -24,6 +24,7 @@ pub use call::{
 };
 pub use log::HookLog;
 pub use object::open_fabric;
+pub use ofi_provider::errno_of_entry;
 pub use ofi_provider::provider::Provider;
 pub use ofi_provider::sys::{has_more_rights, may_have_size};
 pub use ofi_provider::{abi, error, heap, info, param};
@@ -97,6 +98,8 @@ macro_rules! plug_in {
         pub extern "C" fn ofi_hook_outer(object: *mut $crate::abi::fid) -> *mut $crate::abi::fid {
             $crate::outer_of(object)
         }
+
+        $crate::errno_of_entry!();
 
         /// The entry point of the plug-in (fi_provider(7)).
         #[unsafe(no_mangle)]

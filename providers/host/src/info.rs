@@ -4,10 +4,11 @@ use crate::plug_in::{current, provider};
 use crate::settings::{MAX_INJECT, ShmConfig, config};
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, tostr,
 };
-use ofi_stream::attrs::echoed_keys;
+use ofi_stream::attrs::{add_devices, echoed_keys};
 use std::ffi::CStr;
 
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
@@ -103,6 +104,9 @@ pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<Pr
         (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (CONTEXTS, CONTEXTS);
     });
     (current().offered)(&mut offer);
+    if hmem::is_requested(hints) && !hmem::interfaces(provider()).is_empty() {
+        add_devices(&mut offer);
+    }
     Ok(offer)
 }
 

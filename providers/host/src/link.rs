@@ -212,6 +212,10 @@ impl LinkListener for ShmListener {
         self.socket.listen(backlog)
     }
 
+    fn stop_listening(&self) {
+        self.socket.stop_listening();
+    }
+
     fn accept(&self) -> Result<(ShmLink, Addr)> {
         let mut nameless = self.nameless.borrow_mut();
         let received =

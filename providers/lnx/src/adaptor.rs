@@ -147,6 +147,10 @@ impl RdmEngine for LnxEngine {
         self.began(rail, &envelope, rail.rail.atomic(to, &op).map(|()| false))
     }
 
+    fn has_devices(&self, _ep: u32) -> bool {
+        self.has_devices()
+    }
+
     fn looks(&self) {
         self.progress();
     }

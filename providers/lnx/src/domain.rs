@@ -4,13 +4,14 @@ use crate::config::config;
 use crate::engine::{LnxCommon, LnxEndpointExt, LnxEngine, LnxEp, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
+use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_HMEM, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::api::{
     Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, refuse_keys,
 };
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, InfoRef, PROV_VERSION};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
@@ -33,8 +34,9 @@ impl Fabric for LnxFabric {
         refuse_keys(&LNX, info, api_version)?;
         let cores = cores_of(info, api_version)?;
         warn_of_secret(&cores);
-        let mut settings =
-            DomainSettings::new(info, false)?.with_offers(&LNX, &[info::offer(&cores)?], info);
+        let hmem = info.caps() & FI_HMEM != 0;
+        let offers = [info::offer(&cores, hmem)?];
+        let mut settings = DomainSettings::new(info, false)?.with_offers(&LNX, &offers, info);
         settings.addr_format = FI_FORMAT_UNSPEC as u32;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
             FI_MR_BASIC => FI_MR_BASIC,
@@ -50,6 +52,9 @@ impl Fabric for LnxFabric {
         let domains = opened.iter().map(|core| core.domain.clone()).collect();
         let regions = Arc::new(LinkedRegions::new(domains, mr_mode, key_size.unwrap_or(8)));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
+        if hmem {
+            settings = settings.with_devices(hmem::interfaces(&LNX));
+        }
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let common = LnxCommon { cores: opened, regions, level };
         let engine = LnxEngine::new(common)?;

@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, version,
 };
@@ -27,6 +28,8 @@ const RX_CAPS: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_SOURCE
     | FI_RMA_EVENT;
+/// Capabilities excluded by memory of devices: they need an access of the processor to it.
+const HOST_CAPS: u64 = FI_ATOMIC;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities required of the cores. This provider adds the rest: matching and reporting.
 const CORE_CAPS: u64 = (TX_CAPS | RX_CAPS) & !(FI_MULTI_RECV | FI_DIRECTED_RECV);
@@ -84,7 +87,7 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     if caps & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC) == 0 {
         caps |= FI_MSG;
     }
-    core.set_caps(caps | FI_PEER | FI_AV_USER_ID);
+    core.set_caps(caps | FI_PEER | FI_AV_USER_ID | (asked & FI_HMEM));
     core.set_mode(hints.map_or(0, InfoRef::mode) & MODE);
     if let Some(asked) = hints.and_then(InfoRef::tx) {
         let tx = core.tx_mut();
@@ -302,22 +305,25 @@ pub(crate) fn mr_mode(cores: &[LnxCore]) -> c_int {
     cores.iter().fold(0, |all, core| all | core.info.domain().mr_mode) & MR_MODE
 }
 
-/// Returns the attributes supported over these cores.
-pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
+/// Returns the attributes supported over these cores. `hmem`: buffers may be in memory of devices.
+pub(crate) fn offer(cores: &[LnxCore], hmem: bool) -> Result<ProviderOffer> {
     let infos = || cores.iter().map(|core| &core.info);
     let least = |of: fn(&InfoBuf) -> usize| infos().map(of).min().unwrap_or(0);
     let all = |of: fn(&InfoBuf) -> u64| infos().fold(u64::MAX, |all, info| all & of(info));
     let any = |of: fn(&InfoBuf) -> u64| infos().fold(0, |any, info| any | of(info));
     let of_cores = all(InfoBuf::caps) & CORE_CAPS;
     let comm = any(|info| info.caps() & COMM_CAPS) | FI_LOCAL_COMM;
-    let caps = of_cores | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_AV_USER_ID | comm;
+    let mut caps = of_cores | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_AV_USER_ID | comm;
+    if hmem {
+        caps = caps & !HOST_CAPS | all(InfoBuf::caps) & FI_HMEM;
+    }
 
     let tx_size = least(|info| info.tx().size);
     let rx_size = least(|info| info.rx().size).max(1 << 16);
     let mut offer = OfferTemplate {
         protocol: FI_PROTO_LNX as u32,
         caps,
-        directed_caps: [TX_CAPS, RX_CAPS],
+        directed_caps: [TX_CAPS | FI_HMEM, RX_CAPS | FI_HMEM],
         domain_caps: comm | FI_AV_USER_ID,
         mode: any(InfoBuf::mode),
         op_flags: [TX_OP_FLAGS, RX_OP_FLAGS],
@@ -349,7 +355,7 @@ pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
 
 /// The info of a link for an application with these hints.
 fn info_of(api: u32, cores: &[LnxCore], hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
-    let offer = offer(cores)?;
+    let offer = offer(cores, hmem::is_requested(hints))?;
     let mismatches = hints.map_or(Vec::new(), |hints| check(api, &offer, hints));
     for mismatch in &mismatches {
         report(&format!("FI_EP_RDM refused: {mismatch}"));
@@ -392,6 +398,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     }
     if hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format) != FI_FORMAT_UNSPEC as u32 {
         report("refused: addr_format: only FI_FORMAT_UNSPEC, addresses are no one else's");
+        return Err(Error::NODATA);
+    }
+    if hmem::is_requested(hints) && hmem::interfaces(&LNX).is_empty() {
+        report("refused: FI_HMEM: no device");
         return Err(Error::NODATA);
     }
     let given = |name: Option<&CStr>| name.map(|name| name.to_bytes().to_vec());

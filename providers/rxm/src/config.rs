@@ -58,6 +58,13 @@ pub(crate) struct RxmConfig {
     pub(crate) direct_send: bool,
     /// Number of connections to a peer.
     pub(crate) num_msg_eps: usize,
+    /// Connections of the process before idle ones are closed; by default the core provider states
+    /// their number.
+    pub(crate) max_connections: Option<usize>,
+    /// Maximum bytes of host memory of a domain for copies of memory of devices.
+    pub(crate) hmem_bounce: usize,
+    /// Time limit of a copy of memory of a device.
+    pub(crate) hmem_timeout: Duration,
     /// Number of processes (FI_UNIVERSE_SIZE).
     pub(crate) universe: Option<usize>,
     /// Each of the core's queues has its own wait descriptor: for a core named tcp, and for any
@@ -100,6 +107,13 @@ impl RxmConfig {
 fn is_fd(name: &str) -> bool {
     ["fd", "pollfd"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
+
+/// Default and smallest host memory for copies of memory of devices, in bytes.
+const HMEM_BOUNCE: usize = 8 << 20;
+const LEAST_HMEM_BOUNCE: usize = 16 << 10;
+
+/// Default time limit of a copy of memory of a device.
+const HMEM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most entries of a completion queue to ask of the core.
 const MAX_CQ_SIZE: usize = 1 << 20;
@@ -161,7 +175,7 @@ pub(crate) fn config() -> &'static RxmConfig {
         );
         boolean(
             c"detect_hmem_iface",
-            c"no effect: memory of devices is not supported, so none has to be detected",
+            c"no effect: with FI_HMEM each buffer is looked up, without it none",
         );
         boolean(
             c"enable_dyn_rbuf",
@@ -238,6 +252,28 @@ pub(crate) fn config() -> &'static RxmConfig {
                   unordered, and messages and atomics are ordered only among themselves",
             )
             .clamp(1, MAX_MSG_EPS),
+            max_connections: Some(size(
+                c"max_connections",
+                usize::MAX,
+                c"connections of the process before those idle longest are closed, to be opened again \
+                  by the next transfer; default: as the core provider says",
+            ))
+            .filter(|max| *max != usize::MAX),
+            hmem_bounce: param::size(
+                prov,
+                c"hmem_bounce",
+                HMEM_BOUNCE,
+                c"bytes of host memory of a domain for copies of memory of devices",
+            )
+            .max(LEAST_HMEM_BOUNCE),
+            hmem_timeout: param::int(
+                prov,
+                c"hmem_timeout",
+                c"milliseconds after which a copy of memory of a device fails (30000)",
+            )
+            .and_then(|millis| u64::try_from(millis).ok())
+            .filter(|millis| *millis > 0)
+            .map_or(HMEM_TIMEOUT, Duration::from_millis),
             universe: param::core_size(c"universe_size").filter(|size| *size > 0),
             wait_by_fd: {
                 let any = any_wait.unwrap_or(false);

@@ -6,12 +6,13 @@ use crate::info::{self, core_hints, core_version, find_cores};
 use crate::provider::RXM;
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
+use ofi_provider::abi::{FI_HMEM, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, RxAttr};
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{GETINFO_HIDDEN, InfoBuf, InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
@@ -32,9 +33,10 @@ impl Fabric for RxmFabric {
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let config = config();
         let core_info = core_info(info, api_version)?;
+        let hmem = info.caps() & FI_HMEM != 0;
         let mut settings = DomainSettings::new(info, false)?.with_offers(
             &RXM,
-            &[info::offer_over(core_info.as_ref())?],
+            &[info::offer_over(core_info.as_ref(), hmem)?],
             info,
         );
         let fabric = core_provider::CoreFabric::open(&core_info)?;
@@ -46,6 +48,9 @@ impl Fabric for RxmFabric {
         let key_size = core_info.domain().mr_key_size;
         let regions = Arc::new(core_provider::Regions::new(domain.clone(), mr_mode, key_size));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
+        if hmem {
+            settings = settings.with_devices(hmem::interfaces(&RXM));
+        }
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = RxmEngine::new(Arc::new(common))?;
         // Older programs have no keys (fi_domain(3)).

@@ -160,6 +160,10 @@ impl RdmEngine for RxmEngine {
         max_atomic_bytes()
     }
 
+    fn has_devices(&self, _ep: u32) -> bool {
+        self.has_bounce()
+    }
+
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
         Ok(self.lock().ep(ep).identity.memory)
     }

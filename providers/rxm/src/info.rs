@@ -9,6 +9,7 @@ use ofi_provider::buffered;
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{
     ASKED_DOMAIN_CAPS, InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter,
     check, version,
@@ -29,12 +30,17 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_TRIGGER
     | FI_COLLECTIVE
     | FI_MULTICAST
+    | FI_HMEM
     | FI_NAMED_RX_CTX;
 /// Capabilities without effect on applications not using them: reported to applications requesting
 /// none in particular.
 const IDLE_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
 /// Subset of [`HINTED_CAPS`], offered only if the core provider has them.
-const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
+const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM | FI_HMEM;
+/// Capabilities excluded by memory of devices: they need an access of the processor to it, or take
+/// the receives of another provider.
+const HOST_CAPS: u64 =
+    FI_ATOMIC | FI_COLLECTIVE | FI_MULTICAST | FI_PEER | FI_RMA_PMEM | FI_NAMED_RX_CTX;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
@@ -48,6 +54,7 @@ const TX_CAPS: u64 = FI_ATOMIC
     | FI_TRIGGER
     | FI_COLLECTIVE
     | FI_MULTICAST
+    | FI_HMEM
     | FI_NAMED_RX_CTX;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
@@ -64,7 +71,8 @@ const RX_CAPS: u64 = FI_ATOMIC
     | FI_RMA_PMEM
     | FI_TRIGGER
     | FI_COLLECTIVE
-    | FI_MULTICAST;
+    | FI_MULTICAST
+    | FI_HMEM;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
@@ -165,13 +173,14 @@ struct BufferedBits {
 
 /// Returns the attributes supported over a core provider. `shared`: for endpoints sharing a
 /// transmit, or a receive, context; `contexts`: number of contexts of a scalable endpoint. An
-/// application not requesting contexts sees none.
+/// application not requesting contexts sees none. `hmem`: buffers may be in memory of devices.
 fn offer(
     core: InfoRef<'_>,
     shared: [bool; 2],
     contexts: usize,
     keys: AuthKeys<'_>,
     buffers: BufferedBits,
+    hmem: bool,
 ) -> Result<ProviderOffer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
@@ -188,6 +197,13 @@ fn offer(
         caps |= RMA_CAPS;
     }
     let config = config();
+    let (mut contexts, mut buffers) = (contexts, buffers);
+    if hmem {
+        caps &= !HOST_CAPS;
+        (contexts, buffers) = (1, BufferedBits { mode: 0, caps: 0 });
+    } else {
+        caps &= !FI_HMEM;
+    }
     if buffers != (BufferedBits { mode: 0, caps: 0 }) {
         // Deferred work, collectives and multicast take receives that are not buffered.
         caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
@@ -240,9 +256,9 @@ fn offer(
 }
 
 /// Returns the attributes supported over a core provider, for applications without special
-/// requests.
-pub(crate) fn offer_over(core: InfoRef<'_>) -> Result<ProviderOffer> {
-    offer(core, [false; 2], 1, [None; 2], BufferedBits { mode: 0, caps: 0 })
+/// requests other than for memory of devices (`hmem`).
+pub(crate) fn offer_over(core: InfoRef<'_>, hmem: bool) -> Result<ProviderOffer> {
+    offer(core, [false; 2], 1, [None; 2], BufferedBits { mode: 0, caps: 0 }, hmem)
 }
 
 /// Returns the inject size for an application without its own: the core's size without a local
@@ -275,7 +291,8 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
         mode: modes.unwrap_or(0) & mode,
         caps: hints.map_or(0, InfoRef::caps) & caps,
     };
-    let offer = offer(core, shared, contexts, keys, buffers)?;
+    let hmem = hmem::is_requested(hints) && core.caps() & FI_HMEM != 0;
+    let offer = offer(core, shared, contexts, keys, buffers, hmem)?;
     if let Some(hints) = hints {
         let mismatches = check(api, &offer, hints);
         if !mismatches.is_empty() {
@@ -356,6 +373,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
     if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
         report("refused: ep_attr->type: only FI_EP_RDM");
+        return Err(Error::NODATA);
+    }
+    if hmem::is_requested(hints) && hmem::interfaces(&RXM).is_empty() {
+        report("refused: FI_HMEM: no device");
         return Err(Error::NODATA);
     }
     let flags = match config().rescan {

@@ -4,8 +4,10 @@
 //! connecting and 2 in packets), byte for byte; the tests hold golden bytes. Numbers are in the
 //! sender's byte order. Both sides must share it if one of them uses another library; otherwise the
 //! receiver reads the other order. The module trusts no input.
+use core::ffi::c_int;
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::contexts::Contexts;
+use ofi_provider::error::Error;
 pub use ofi_provider::malformed::{Malformed, Parsed};
 use std::fmt;
 
@@ -40,6 +42,29 @@ fn kin(ours: bool, multicast: bool) -> u8 {
 
 /// Position of the mark in the connection number of a request.
 const KIN_SHIFT: u32 = 56;
+
+/// Mark in connection numbers, in the half of the process: the sender, of this library, agrees on the
+/// end of idle connections ([`PacketKind::Close`]). Earlier releases of this library take it for a bit
+/// of the process number, equal in all requests and acceptances of a process. Process
+/// numbers have 22 bits.
+const CLOSES: u64 = 1 << 55;
+
+/// Returns the connection number sent by a library: a sender of this library (`ours`) adds its mark for
+/// the end of idle connections, all bits of another library's number belong to the number.
+fn add_closes(conn_id: u64, ours: bool, closes: bool) -> u64 {
+    match ours {
+        true => conn_id & !CLOSES | if closes { CLOSES } else { 0 },
+        false => conn_id,
+    }
+}
+
+/// Splits a received connection number into the number and the mark for the end of idle connections.
+fn split_closes(conn_id: u64, ours: bool) -> (u64, bool) {
+    match ours {
+        true => (conn_id & !CLOSES, conn_id & CLOSES != 0),
+        false => (conn_id, false),
+    }
+}
 
 /// Returns two flags: the sender has this library; it accepts multicast notices.
 fn read_kin(byte: u8) -> (bool, bool) {
@@ -164,6 +189,8 @@ pub struct RxmConnReq {
     pub ours: bool,
     /// The peer takes notices of multicast groups.
     pub multicast: bool,
+    /// The peer, of this library, agrees on the end of idle connections.
+    pub closes: bool,
 }
 
 /// Reason for rejecting a connection request.
@@ -200,7 +227,7 @@ impl RxmConnReq {
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         let kin = u64::from(kin(self.ours, self.multicast)) << KIN_SHIFT;
-        let conn_id = self.conn_id & !(0xff << KIN_SHIFT) | kin;
+        let conn_id = add_closes(self.conn_id, self.ours, self.closes) & !(0xff << KIN_SHIFT) | kin;
         bytes[16..].copy_from_slice(&conn_id.to_ne_bytes());
         if self.is_own() {
             bytes[0] = OWN_CM_VERSION;
@@ -244,12 +271,13 @@ impl RxmConnReq {
         }
         let conn_id = numbers.u64(16);
         let (ours, multicast) = read_kin((conn_id >> KIN_SHIFT) as u8);
+        let (conn_id, closes) = split_closes(conn_id & !(0xff << KIN_SHIFT), ours);
         Ok(Self {
             port: numbers.u16(4),
             flow_control: FlowControl::read(bytes[6]),
             eager_limit: numbers.u32(8),
             rx_size: numbers.u32(12),
-            conn_id: conn_id & !(0xff << KIN_SHIFT),
+            conn_id,
             index: bytes[7],
             contexts,
             key: key.to_vec(),
@@ -257,6 +285,7 @@ impl RxmConnReq {
             swapped,
             ours,
             multicast,
+            closes,
         })
     }
 }
@@ -276,13 +305,16 @@ pub struct Accept {
     pub ours: bool,
     /// The peer accepts multicast notices, and the connecting side declared the same.
     pub multicast: bool,
+    /// The peer, of this library, agrees on the end of idle connections.
+    pub closes: bool,
 }
 
 impl Accept {
     /// The acceptance as connection data, in answer to a call in this library's version if `own`.
     pub fn write(&self, own: bool) -> [u8; ACCEPT_LEN] {
         let mut bytes = [0; ACCEPT_LEN];
-        bytes[..8].copy_from_slice(&self.conn_id.to_ne_bytes());
+        let conn_id = add_closes(self.conn_id, self.ours, self.closes);
+        bytes[..8].copy_from_slice(&conn_id.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[12] = self.flow_control as u8;
         if own {
@@ -303,13 +335,15 @@ impl Accept {
             return Err(Malformed("an acceptance that is too short"));
         }
         let (ours, multicast) = read_kin(bytes.get(14).copied().unwrap_or(0));
+        let (conn_id, closes) = split_closes(numbers.u64(0), ours);
         Ok(Self {
-            conn_id: numbers.u64(0),
+            conn_id,
             rx_size: numbers.u32(8),
             flow_control: FlowControl::read(bytes.get(12).copied().unwrap_or(0)),
             swapped,
             ours,
             multicast,
+            closes,
         })
     }
 }
@@ -385,6 +419,23 @@ pub enum PacketKind {
     RndvWriteTo = 7,
     /// The message is written to the receiver's memory.
     RndvWriteDone = 8,
+    /// Step of the agreement on the end of an idle connection, between peers of this library
+    /// ([`CloseStep`]).
+    Close = 0x80,
+}
+
+/// Step of the agreement on the end of an idle connection. The packet has the number of the request
+/// in its message identifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CloseStep {
+    /// The sender has nothing in flight, and asks to close the connection.
+    Request = 1,
+    /// The sender has nothing in flight either, and sends nothing until the end of the connection.
+    Agree = 2,
+    /// The sender uses the connection.
+    Refuse = 3,
+    /// The sender of the request has used the connection since, and does not close it.
+    Cancel = 4,
 }
 
 impl PacketKind {
@@ -399,6 +450,7 @@ impl PacketKind {
             6 => Self::Credit,
             7 => Self::RndvWriteTo,
             8 => Self::RndvWriteDone,
+            0x80 => Self::Close,
             _ => return Err(Malformed("a packet of unknown kind")),
         })
     }
@@ -477,17 +529,15 @@ pub struct RxmHeader {
     pub tag: u64,
 }
 
-/// All of a message, as [`RxmHeader::fast`] finds it.
+/// Header of a whole message, as [`RxmHeader::parse_fast`] finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RxmFast<'a> {
+pub struct RxmFast {
     /// Receiver's identifier of the connection.
     pub conn_id: u64,
     /// The message is tagged.
     pub tagged: bool,
     /// The tag of a tagged message, or 0.
     pub tag: u64,
-    /// The message's bytes.
-    pub body: &'a [u8],
 }
 
 impl RxmHeader {
@@ -599,11 +649,10 @@ impl RxmHeader {
         }
     }
 
-    /// Returns the message of a packet with a whole message without special attributes; none for
-    /// any other packet.
+    /// Returns the message of a packet with a whole message without special attributes, with `len`
+    /// bytes after the header; none for any other packet.
     #[inline(always)]
-    pub fn parse_fast(packet: &[u8]) -> Option<RxmFast<'_>> {
-        let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
+    pub fn parse_fast(head: &[u8; HEADER_LEN], len: usize) -> Option<RxmFast> {
         let numbers = NumberReader { bytes: head, swapped: false };
         // Version, a byte of no meaning, operation, another, and the flags, of which there are none.
         const MEANT: u64 = u64::from_ne_bytes([255, 0, 255, 0, 255, 255, 255, 255]);
@@ -613,12 +662,12 @@ impl RxmHeader {
         let tagged = kind == TAGGED;
         if head[..2] != [CTRL_VERSION, PacketKind::Eager as u8]
             || !(tagged || kind == MSG)
-            || numbers.u64(40) != body.len() as u64
+            || numbers.u64(40) != len as u64
         {
             return None;
         }
         let tag = if tagged { numbers.u64(56) } else { 0 };
-        Some(RxmFast { conn_id: numbers.u64(8), tagged, tag, body })
+        Some(RxmFast { conn_id: numbers.u64(8), tagged, tag })
     }
 
     /// Returns the connection identifier of any packet.
@@ -663,6 +712,36 @@ impl RxmHeader {
             1 => Some(SegmentPart::First),
             2 => Some(SegmentPart::Middle),
             3 => Some(SegmentPart::Last),
+            _ => None,
+        }
+    }
+
+    /// A packet reporting the end of the read of an announced message, or its failure. Only this
+    /// library looks at the error.
+    pub fn read_done(msg_id: u64, error: Option<Error>) -> Self {
+        let header = Self::of(PacketKind::RndvReadDone, 0);
+        let code = error.map_or(0, |error| error.code().unsigned_abs());
+        Self { msg_id, ctrl_data: code.into(), ..header }
+    }
+
+    /// Returns the code of the failed read reported by such a packet; none for a complete one.
+    pub fn fetch_error(&self) -> Option<c_int> {
+        c_int::try_from(self.ctrl_data).ok().filter(|code| *code > 0)
+    }
+
+    /// A packet with a step of the agreement on the end of a connection.
+    pub fn of_close(step: CloseStep, number: u64) -> Self {
+        let header = Self::of(PacketKind::Close, 0);
+        Self { msg_id: number, ctrl_data: step as u64, ..header }
+    }
+
+    /// The step of such a packet, if it has one.
+    pub fn close_step(&self) -> Option<CloseStep> {
+        match self.ctrl_data {
+            1 => Some(CloseStep::Request),
+            2 => Some(CloseStep::Agree),
+            3 => Some(CloseStep::Refuse),
+            4 => Some(CloseStep::Cancel),
             _ => None,
         }
     }

@@ -13,6 +13,7 @@
 //! It is only used by tests. No installed crate depends on it.
 #![warn(missing_docs)]
 mod connected;
+pub mod device;
 pub mod here;
 mod oracle;
 mod plan;

@@ -5,22 +5,19 @@
 //!
 //! A scalable endpoint has several parts, and so do endpoints sharing their receives on one node.
 //! Message order is guaranteed from one part to another one.
+mod operation;
+
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED,
 };
 use ofi_provider::error::Error;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::LazyLock;
 
-/// An operation's number; its context is one more.
-pub(crate) type OpId = usize;
+pub(crate) use operation::{MessageOrder, OpId, OracleOp, TakenOperation};
 
 /// Message not sent by any node.
 pub(crate) const FORGED: OpId = usize::MAX;
-
-/// Sending part of a node, and addressed part of the other.
-pub(crate) type MessageOrder = (usize, usize);
 
 /// Bytes of each node's memory reserved for reads and writes of one other node.
 pub(crate) const WINDOW: usize = 8192;
@@ -50,106 +47,6 @@ pub(crate) fn payload(id: OpId, len: usize) -> Vec<u8> {
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
     }
     bytes
-}
-
-/// Kind of an operation.
-#[derive(Debug)]
-pub(crate) enum OracleOp {
-    Send {
-        to: usize,
-        order: MessageOrder,
-        tagged: bool,
-        tag: u64,
-        len: usize,
-        acked: bool,
-        taken: bool,
-    },
-    /// Receive of the part `at`, or of all parts if there is none; `from` is the source and, if the
-    /// source has several names, the selected one.
-    Receive {
-        at: Option<usize>,
-        tagged: bool,
-        from: Option<(usize, Option<usize>)>,
-        tag: u64,
-        ignore: u64,
-        multi: bool,
-        filled: Vec<Range<usize>>,
-    },
-    /// Tag with its next message to be reported (buffered receives).
-    PostedTag {
-        tag: u64,
-        ignore: u64,
-    },
-    Write {
-        to: usize,
-    },
-    /// `any` marks the bytes written after the read was posted.
-    Read {
-        to: usize,
-        at: usize,
-        expect: Vec<u8>,
-        any: Vec<bool>,
-    },
-    Add {
-        to: usize,
-        before: u64,
-    },
-    /// Peek for a tagged message, with an optional claim or discard.
-    Peek {
-        at: Option<usize>,
-        tag: u64,
-        ignore: u64,
-        claims: bool,
-        discards: bool,
-    },
-    /// Claimed message to be received or, with `discards`, dropped.
-    Claim {
-        at: Option<usize>,
-        message: OpId,
-        discards: bool,
-    },
-}
-
-/// Operation accepted by an endpoint.
-pub(crate) struct TakenOperation {
-    pub(crate) node: usize,
-    life: usize,
-    pub(crate) op: OracleOp,
-    /// A success is reported.
-    reports: bool,
-    fenced: bool,
-    /// The application has its buffer back at once (FI_INJECT).
-    injected: bool,
-    /// The application has its completion, or needs none.
-    pub(crate) over: bool,
-    /// Error of a failed transfer.
-    pub(crate) failure: Option<Error>,
-    pub(crate) buf: Vec<u8>,
-    /// Former value returned by a fetching atomic operation.
-    pub(crate) fetched: Box<u64>,
-}
-
-impl std::fmt::Debug for TakenOperation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} of {}", self.op, self.node)
-    }
-}
-
-impl TakenOperation {
-    /// Returns the destination node and the pair of parts of a transfer. Memory accesses use the
-    /// first pair.
-    fn goes_to(&self) -> Option<(usize, MessageOrder)> {
-        match self.op {
-            OracleOp::Send { to, order, .. } => Some((to, order)),
-            OracleOp::Write { to } | OracleOp::Read { to, .. } | OracleOp::Add { to, .. } => {
-                Some((to, (0, 0)))
-            }
-            OracleOp::Receive { .. }
-            | OracleOp::PostedTag { .. }
-            | OracleOp::Peek { .. }
-            | OracleOp::Claim { .. } => None,
-        }
-    }
 }
 
 /// An entry of a completion queue.
@@ -354,8 +251,16 @@ impl Oracle {
             over: false,
             failure: None,
             buf,
+            on_device: 0,
             fetched,
         });
+    }
+
+    /// Records the number of first bytes of the last operation's buffer in memory of the device.
+    pub(crate) fn located_last(&mut self, on_device: usize) {
+        if let Some(op) = self.ops.last_mut() {
+            op.on_device = on_device;
+        }
     }
 
     /// Marks the last accepted operation as injected.
@@ -472,8 +377,9 @@ impl Oracle {
         match &op.op {
             OracleOp::Send { acked: true, .. } if sound => self.node_states[to].acked.push(id),
             OracleOp::Read { expect, any, .. } if sound => {
+                let bytes = op.bytes();
                 for (index, byte) in expect.iter().enumerate() {
-                    assert!(any[index] || op.buf[index] == *byte, "read {id} at {index}: {op:?}");
+                    assert!(any[index] || bytes[index] == *byte, "read {id} at {index}: {op:?}");
                 }
             }
             OracleOp::Add { before, .. } if sound && op.buf.is_empty() => {
@@ -510,7 +416,7 @@ impl Oracle {
         let base = op.buf.as_ptr() as usize;
         let at = if multi { entry.buf.wrapping_sub(base) } else { 0 };
         assert!(at <= op.buf.len(), "{entry:?} is not in the buffer of receive {id}");
-        let bytes = &op.buf[at..];
+        let bytes = &op.bytes()[at..];
         // Which message is it?
         let message = if tagged {
             (entry.tag >> NUMBER) as usize

@@ -175,6 +175,10 @@ pub trait SimWorld: Sized {
     /// Returns the maximum cost of a buffered message in addition to its bytes.
     fn buffered_cost(&self) -> usize;
 
+    /// Returns true if endpoints take buffers in memory of devices ([`device`](crate::device)).
+    fn has_devices(&self) -> bool {
+        false
+    }
     /// Returns true if all data passed by a node's engine to its transport has left the node.
     fn has_left(&self, _node: usize) -> bool {
         true

@@ -71,9 +71,13 @@ const LEAST_POINTER: usize = 1 << 24;
 /// Key of the nodes' memory, practically impossible to guess.
 const KEY: u64 = 0x15_93e7_5ab1_c0d3;
 
+/// Number of nodes in a network.
+const NET_SIZE: usize = 250;
+
 /// The address of a part of a node.
 pub fn address(node: usize, part: usize) -> SocketAddr {
-    (Ipv4Addr::new(10, 0, 0, 1 + node as u8), 7000 + part as u16).into()
+    let (net, host) = ((node / NET_SIZE) as u8, (node % NET_SIZE) as u8);
+    (Ipv4Addr::new(10, 0, net, 1 + host), 7000 + part as u16).into()
 }
 
 /// A simulation.
@@ -134,6 +138,7 @@ impl<W: SimWorld> Sim<W> {
         change: impl FnOnce(&mut SimPlan, &mut W),
     ) -> Self {
         here::clear();
+        crate::device::clear();
         let mut plan = SimPlan::of(&mut random);
         let mut world = W::new(&mut random, own, &mut plan);
         change(&mut plan, &mut world);
@@ -168,7 +173,8 @@ impl<W: SimWorld> Sim<W> {
     fn begin(&mut self, node: usize) {
         self.lives += 1;
         let life = self.lives;
-        let mut memory = vec![0; self.plan.nodes * (WINDOW + 8)];
+        let windows = if self.plan.accesses > 0 { self.plan.nodes } else { 1 };
+        let mut memory = vec![0; windows * (WINDOW + 8)];
         let env = NodeEnv { node, life, memory: &mut memory, key: KEY };
         let (engine, underlying) = here::with_memory(|| self.world.engine(&self.plan, env));
         // SAFETY: all zeros are the defaults of an attribute structure.
@@ -656,7 +662,8 @@ impl<W: SimWorld> Sim<W> {
             let left = self.oracle.receives(node);
             assert_eq!(left, [], "cancelled receives of {node} do not complete");
             if let Some(of) = &self.nodes[node] {
-                let (memory, counters) = of.memory.split_at(self.plan.nodes * WINDOW);
+                let (memory, counters) =
+                    of.memory.split_at(of.memory.len() / (WINDOW + 8) * WINDOW);
                 self.oracle.check_memory(node, memory, counters);
                 // A message of an unknown peer may block its connection forever.
                 if !self.plan.hostile {

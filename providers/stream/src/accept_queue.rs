@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// Time limit for a pending connection to send its connection request.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Age of a pending connection without a complete request after which it is dropped for lack of
+/// descriptors. A peer sends its request in its next progress iteration.
+const SILENT_TIME: Duration = Duration::from_secs(5);
+
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
 pub struct PendingConn<L> {
@@ -201,6 +205,16 @@ impl<L: ByteLink> AcceptQueue<L> {
             }
         }
         false
+    }
+
+    /// Drops the oldest pending connection if it has waited for [`SILENT_TIME`]; returns false
+    /// otherwise.
+    pub fn drop_silent(&mut self, now: Instant) -> bool {
+        let mut order = self.order.iter();
+        let oldest = order.find(|(id, serial)| self.is_here(*id, *serial));
+        let since = oldest.map(|(id, _)| self.waiting[*id].since);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= SILENT_TIME)
+            && self.drop_oldest()
     }
 
     /// Drops pending connections without a complete request after [`HANDSHAKE_TIMEOUT`]. Returns
@@ -483,7 +497,10 @@ mod tests {
         let all: Vec<_> = (0..3).map(|_| queue_slot.call(b"")).collect();
         assert_eq!(queue_slot.callers.len(), 2);
         assert_eq!((&all[0].0).read(&mut [0]).unwrap(), 0, "the first is hung up on");
-        assert!(queue_slot.callers.drop_oldest() && queue_slot.callers.drop_oldest());
+        let since = queue_slot.callers.waiting[all[1].1].since;
+        assert!(!queue_slot.callers.drop_silent(since + SILENT_TIME / 2), "it may be slow");
+        assert!(queue_slot.callers.drop_silent(since + SILENT_TIME));
+        assert!(queue_slot.callers.drop_oldest());
         assert!(!queue_slot.callers.drop_oldest());
         assert_eq!((&all[2].0).read(&mut [0]).unwrap(), 0);
     }

@@ -265,6 +265,21 @@ pub fn offers(
         .collect()
 }
 
+/// Adds buffers in memory of devices (FI_HMEM) to an offer, without the capabilities in need of an
+/// access of the processor to them.
+pub fn add_devices(offer: &mut ProviderOffer) {
+    const WITHOUT: u64 = FI_ATOMIC | FI_COLLECTIVE | FI_MULTICAST | FI_RMA_PMEM | FI_NAMED_RX_CTX;
+    let of_devices = |caps: u64| (caps & !(WITHOUT | VARIABLE_MSG)) | FI_HMEM;
+    let most = &mut offer.most;
+    most.set_caps(of_devices(most.caps()));
+    most.set_mode(most.mode() & !FI_BUFFERED_RECV);
+    let tx = most.tx_mut();
+    tx.caps = of_devices(tx.caps);
+    tx.op_flags &= !FI_COMMIT_COMPLETE;
+    let rx = most.rx_mut();
+    rx.caps = of_devices(rx.caps);
+}
+
 /// Returns the authorization keys of the hints, an endpoint's and a domain's, repeated in the
 /// result if they are valid pre-shared keys. Programs of API versions before 1.5 have none.
 pub fn echoed_keys(taken: bool, api: u32, hints: Option<InfoRef<'_>>) -> [Option<&[u8]>; 2] {

@@ -19,6 +19,7 @@ mod mailbox;
 pub mod multi_rail;
 pub mod objects;
 pub mod psk_transport;
+pub mod repeated_requests;
 pub mod secret;
 pub mod settings;
 pub mod shm_upgrade;

@@ -266,6 +266,9 @@ impl<L: ByteLink> PskLink<L> {
     /// Sends bytes in encrypted records. A sender stores the bytes not reported as sent, and passes
     /// them again when there is space. So all bytes but the last are reported for a record sent in
     /// part. `copy` copies some of the `len` bytes from an offset on.
+    ///
+    /// The peer may have earlier records of a call when a later one fails: these bytes are reported, and
+    /// the next call fails.
     fn send_records(
         &self,
         records: &mut RecordStream,
@@ -274,23 +277,28 @@ impl<L: ByteLink> PskLink<L> {
         copy: impl Fn(usize, &mut [u8]),
     ) -> Result<usize> {
         self.flush_records(records)?;
-        let before = usize::from(*is_data_pending && len > 0);
-        if before == 1 {
+        let mut done = usize::from(*is_data_pending && len > 0);
+        if done == 1 {
             *is_data_pending = false;
         }
-        let mut done = before;
         while done < len {
             let n = RECORD_MAX.min(len - done);
-            records.seal(n, |buf| copy(done, buf)).map_err(|_| Error::IO)?;
-            done += n;
-            match self.flush_records(records) {
-                Ok(()) => {}
-                Err(Error::AGAIN | Error::INTR) => {
+            let sealed = records.seal(n, |buf| copy(done, buf)).map_err(|_| Error::IO);
+            let flushed = match sealed {
+                Ok(()) => self.flush_records(records),
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            };
+            match flushed {
+                Ok(()) => done += n,
+                Err(error) if done == 0 && !matches!(error, Error::AGAIN | Error::INTR) => {
+                    return Err(error);
+                }
+                Err(_) => {
                     *is_data_pending = true;
-                    done -= 1;
+                    done += n - 1;
                     return if done == 0 { Err(Error::AGAIN) } else { Ok(done) };
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(done)
@@ -465,6 +473,7 @@ impl<S: LinkListener> LinkListener for PskListener<S> {
     forward! { carrier:
         fn id(&self) -> <S::Link as ByteLink>::Id;
         fn listen(&self, backlog: i32) -> Result;
+        fn stop_listening(&self);
     }
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {

@@ -12,6 +12,9 @@ use std::net::IpAddr;
 /// Smallest FI_*_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied message.
 const MIN_PREFETCH: usize = 2048;
 
+/// Smallest host memory for copies, in bytes: four of the smallest buffers.
+const MIN_BOUNCE: usize = 16 << 10;
+
 /// Smallest FI_*_MAX_UNEXPECTED, in bytes: less would not hold some messages of each of a few
 /// peers.
 const MIN_UNEXPECTED: usize = 1 << 20;
@@ -82,6 +85,10 @@ pub struct StreamSettings {
     /// The connections of each engine count separately for `max_connections`, not those of all engines
     /// of the process together.
     pub separate_limit: bool,
+    /// Maximum bytes of host memory of an endpoint for copies of memory of devices.
+    pub hmem_bounce: usize,
+    /// Timeout of a copy of memory of a device.
+    pub hmem_timeout: Duration,
     /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is returned when less than this is
     /// left of it, in bytes.
     pub min_multi_recv: usize,
@@ -351,6 +358,21 @@ impl StreamSettings {
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
             max_connections: max_connections(prov),
+            hmem_bounce: param::size(
+                prov,
+                c"hmem_bounce",
+                usual.hmem_bounce,
+                c"bytes of host memory of an endpoint for copies of memory of devices (8388608)",
+            )
+            .max(MIN_BOUNCE),
+            hmem_timeout: param::int(
+                prov,
+                c"hmem_timeout",
+                c"milliseconds after which a copy of memory of a device fails (30000)",
+            )
+            .and_then(|millis| u64::try_from(millis).ok())
+            .filter(|millis| *millis > 0)
+            .map_or(usual.hmem_timeout, Duration::from_millis),
             threads: !param::boolean(
                 prov,
                 c"disable_auto_progress",
@@ -386,6 +408,8 @@ impl Default for StreamSettings {
             max_connections: None,
             separate_limit: false,
             min_multi_recv: MIN_MULTI_RECV,
+            hmem_bounce: 8 << 20,
+            hmem_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -119,6 +119,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// answer.
     fn waits(&self) {}
 
+    /// Sends the answer to the connection request of the other end, before [`made`](Self::made). Other
+    /// first bytes of the link may be sent by the same call, to arrive with the answer.
+    fn send_answer(&self, bytes: &[u8]) -> Result<usize> {
+        self.send(bytes)
+    }
+
     /// Sets up the link for messages, after both ends have agreed to exchange them.
     fn made(&self) {}
 
@@ -316,6 +322,10 @@ pub trait LinkListener: Debug + Send + 'static {
 
     /// Starts listening with this backlog, or changes the backlog.
     fn listen(&self, backlog: i32) -> Result;
+
+    /// Ends listening. Connection requests are refused from now on, even if a forked child has a copy
+    /// of the listener. A child's copy ends nothing.
+    fn stop_listening(&self);
 
     /// Accepts a waiting link, with its source address: the address of the connecting endpoint
     /// except for the port, named by the endpoint itself. Fails with -FI_EAGAIN if none waits, and

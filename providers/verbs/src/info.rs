@@ -94,7 +94,7 @@ fn info_of(
     // An endpoint takes its receives from a shared context when one is bound to it.
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
     // Features incompatible with accelerator memory are missing only if it is requested.
-    let hmem = hints.is_some_and(|hints| hints.caps() & FI_HMEM != 0);
+    let hmem = ofi_provider::hmem::is_requested(hints);
     let connected = attributes.hmem.as_mut().filter(|_| hmem).unwrap_or(&mut attributes.offer);
     connected.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
     let mut name = attributes.device.name().to_owned();

@@ -98,6 +98,7 @@ impl<D: Domain> DomainFid<D> {
             progress: self.progress.clone(),
             later: self.later.clone(),
             eq: self.eq.clone(),
+            devices: self.inner.settings().devices(),
         }
     }
 

@@ -18,6 +18,9 @@ use crate::scoped_buf::{bytes, copy_out};
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock, Weak};
 
+/// Maximum length of an option's value in bytes.
+const MAX_OPTION: usize = 32;
+
 /// Passive endpoint of providers without one; the type has no values.
 #[derive(Debug)]
 pub enum NoPassiveEp {}
@@ -177,7 +180,7 @@ impl<P: PassiveEp> PepFid<P> {
         size: size_of::<fi_ops_ep>(),
         cancel: enosys_stub(),
         getopt: Some(getopt::<P>),
-        setopt: Some(no_setopt),
+        setopt: Some(setopt::<P>),
         tx_ctx: enosys_stub(),
         rx_ctx: enosys_stub(),
         rx_size_left: enosys_stub(),
@@ -294,15 +297,23 @@ unsafe extern "C" fn getopt<P: PassiveEp>(
     ffi_guard("fi_getopt(pep)", || {
         // SAFETY: see above.
         let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
-        if level != abi::FI_OPT_ENDPOINT || name != abi::FI_OPT_CM_DATA_SIZE {
+        if level != abi::FI_OPT_ENDPOINT {
             return Err(Error::NOPROTOOPT);
         }
+        let mut option = [0; MAX_OPTION];
+        let n = match name {
+            abi::FI_OPT_CM_DATA_SIZE => {
+                let size = pep.inner.cm_data_size().to_ne_bytes();
+                option[..size.len()].copy_from_slice(&size);
+                size.len()
+            }
+            name => pep.inner.getopt(name, &mut option)?,
+        };
         if value.is_null() || len.is_null() {
             return Err(Error::INVAL);
         }
-        let size = pep.inner.cm_data_size().to_ne_bytes();
         // SAFETY: the caller gives `*len` bytes at `value`.
-        if unsafe { copy_out(&size, value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+        if unsafe { copy_out(&option[..n], value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
     })
 }
 
@@ -354,12 +365,20 @@ unsafe extern "C" fn reject<P: PassiveEp>(
     })
 }
 
-unsafe extern "C" fn no_setopt(
-    _fid: fid_t,
-    _level: c_int,
-    _name: c_int,
-    _value: *const c_void,
-    _len: usize,
+unsafe extern "C" fn setopt<P: PassiveEp>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
 ) -> c_int {
-    Error::NOPROTOOPT.to_ret()
+    ffi_guard("fi_setopt(pep)", || {
+        // SAFETY: see above.
+        let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT {
+            return Err(Error::NOPROTOOPT);
+        }
+        // SAFETY: the caller gives `len` bytes at `value`, or null.
+        pep.inner.setopt(name, unsafe { bytes(value, len) })
+    })
 }

@@ -99,6 +99,7 @@ impl<E: Endpoint> EpFid<E> {
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),
                 eq: sep.ground.eq.clone(),
+                devices: sep.ground.devices.clone(),
             },
             scalable: None,
             sep: Some(self.shared.clone()),

@@ -4,6 +4,7 @@ use crate::addr::Addr;
 use crate::av::AvSharing;
 use crate::buf::SegmentLimit;
 use crate::deferred;
+use crate::device::DeviceInterfaces;
 use crate::error::{Error, Result};
 use crate::info::{EndpointLimits, InfoRef, ProviderOffer, version};
 use crate::lock::{BiasedLock, Level};
@@ -122,6 +123,24 @@ impl DomainSettings {
             thread: Mutex::new(None),
             attended: OnceLock::new(),
         })
+    }
+
+    /// Gives the domain memory of devices (FI_HMEM): regions and buffers may be there.
+    #[must_use]
+    pub fn with_devices(self, interfaces: DeviceInterfaces) -> Self {
+        let regions = Arc::new(self.regions.like().with_devices(interfaces));
+        Self { regions, ..self }
+    }
+
+    /// Returns the interfaces to devices with memory for buffers of the domain; none without
+    /// FI_HMEM.
+    pub fn interfaces(&self) -> Option<DeviceInterfaces> {
+        self.regions.interfaces()
+    }
+
+    /// Returns the regions of the domain if buffers may be in memory of devices.
+    pub(crate) fn devices(&self) -> Option<Arc<MrTable>> {
+        self.interfaces().map(|_| self.regions.clone())
     }
 
     /// Limits endpoints to these offers, and to the domain's own `info`.

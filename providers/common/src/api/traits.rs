@@ -318,6 +318,16 @@ pub trait PassiveEp: Send + Sync + Sized + 'static {
     fn set_backlog(&self, backlog: c_int) -> Result;
     /// Bytes of user data a request or answer can carry (FI_OPT_CM_DATA_SIZE).
     fn cm_data_size(&self) -> usize;
+    /// Reads an option of this provider (fi_getopt(3)); returns its length in bytes.
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        let _ = (name, value);
+        Err(Error::NOPROTOOPT)
+    }
+    /// Sets an option of this provider (fi_setopt(3)).
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        let _ = (name, value);
+        Err(Error::NOPROTOOPT)
+    }
     /// Stops listening.
     fn close(&self);
 }

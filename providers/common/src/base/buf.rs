@@ -3,13 +3,17 @@
 //! A provider touches memory passed to a transfer call only through these types. According to
 //! fi_msg(3) the buffer belongs to the library from the call to the completion (for an inject, to
 //! the return of the call). Every `unsafe` here relies on this promise of the caller.
+mod device_segments;
+
 use crate::addr::RawAddr;
+use crate::device::DeviceLocation;
 use crate::error::{Error, Result};
 use crate::heap;
 pub use crate::io_vecs::{CopyMode, GatherList, IOV_LIMIT, IoVecs, RetainedBytes, ScatterList};
 use core::alloc::Layout;
 use core::ffi::c_void;
 use core::marker::PhantomData;
+use core::sync::atomic::{Ordering, compiler_fence};
 use libc::iovec;
 use std::os::fd::RawFd;
 
@@ -47,9 +51,12 @@ struct Segments {
     first: iovec,
     /// The descriptor of its memory (fi_mr_desc(3)).
     desc: *mut c_void,
-    /// All segments, unless there is just one.
+    /// All segments, unless there is just one, of ordinary memory.
     all: Option<Box<Many>>,
 }
+
+/// Locations of segments in memory of devices; none for a segment of ordinary memory.
+pub type Locations = [Option<DeviceLocation>; MAX_SEGMENTS];
 
 #[derive(Clone)]
 struct Many {
@@ -57,6 +64,9 @@ struct Many {
     descs: [*mut c_void; MAX_SEGMENTS],
     count: usize,
     len: usize,
+    /// Locations of the segments if any of them is in memory of a device. The processor then accesses
+    /// none of them directly.
+    locations: Option<Box<Locations>>,
 }
 
 /// A piece of the application's memory, for hardware to use in place.
@@ -124,7 +134,7 @@ impl Segments {
             return Ok(Self::one(one.iov_base, one.iov_len));
         }
         let descs = [std::ptr::null_mut(); MAX_SEGMENTS];
-        let mut all = Many { iov: [EMPTY; MAX_SEGMENTS], descs, count, len: 0 };
+        let mut all = Many { iov: [EMPTY; MAX_SEGMENTS], descs, count, len: 0, locations: None };
         for (index, to) in all.iov[..count].iter_mut().enumerate() {
             // SAFETY: `index` is below `count`.
             *to = unsafe { *iov.add(index) };
@@ -135,7 +145,8 @@ impl Segments {
 
     fn of(all: Many) -> Self {
         let (first, desc) = (all.iov[0], all.descs[0]);
-        Self { first, desc, all: (all.count != 1).then(|| Box::new(all)) }
+        let is_many = all.count != 1 || all.locations.is_some();
+        Self { first, desc, all: is_many.then(|| Box::new(all)) }
     }
 
     /// # Safety
@@ -190,6 +201,7 @@ impl Segments {
     /// Appends the part from byte `from` on, at most `max` bytes, to `out`;
     /// the number of bytes appended.
     fn append<M>(&self, mut from: usize, mut max: usize, out: &mut IoVecs<M>) -> usize {
+        debug_assert!(self.locations().is_none(), "memory of devices is copied");
         let mut total = 0;
         for segment in self.as_slice() {
             if from >= segment.iov_len {
@@ -210,13 +222,17 @@ impl Segments {
     /// The `len` bytes from `from` on, as segments of their own.
     fn part(&self, from: usize, len: usize) -> Self {
         let descs = [std::ptr::null_mut(); MAX_SEGMENTS];
-        let mut part = Many { iov: [EMPTY; MAX_SEGMENTS], descs, count: 0, len: 0 };
-        self.each(from, len, |base, len| {
+        let mut part =
+            Many { iov: [EMPTY; MAX_SEGMENTS], descs, count: 0, len: 0, locations: None };
+        let mut locations = Locations::default();
+        let _ = self.each_located(from, len, |base, len, location| {
             part.iov[part.count] = iovec { iov_base: base.cast(), iov_len: len };
+            locations[part.count] = location;
             part.count += 1;
             part.len += len;
+            Ok(())
         });
-        Self::of(part)
+        Self::of(part).with_locations(locations)
     }
 
     /// Calls `each` with the segments of bytes `from..from + len`.
@@ -236,6 +252,7 @@ impl Many {
     /// passed to a call.
     #[inline(never)]
     fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        debug_assert!(len == 0 || self.locations.is_none(), "memory of devices is copied");
         for segment in &self.iov[..self.count] {
             if len == 0 {
                 return;
@@ -393,6 +410,18 @@ impl UntrustedBytes<'_> {
         self.len
     }
 
+    /// Copies the first `N` bytes; `None` if there are fewer. The other process may write
+    /// concurrently, so a check is valid only for the copy.
+    #[inline(always)]
+    pub fn first_chunk<const N: usize>(self) -> Option<[u8; N]> {
+        (self.len >= N).then(|| {
+            // SAFETY: so many bytes are there. They are read once.
+            let first = unsafe { self.at.cast::<[u8; N]>().read_unaligned() };
+            compiler_fence(Ordering::SeqCst);
+            first
+        })
+    }
+
     /// Returns the bytes behind the first `n`, with `n` limited to the length.
     #[inline(always)]
     pub fn behind(self, n: usize) -> Self {
@@ -515,6 +544,11 @@ impl SendBuf {
     #[inline]
     pub unsafe fn new(buf: *const c_void, len: usize) -> Result<Self> {
         Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
+    }
+
+    /// Returns a buffer of zero length.
+    pub fn none() -> Self {
+        Self(Segments::one(std::ptr::null_mut(), 0))
     }
 
     /// [`new`](Self::new) of a buffer already validated by it.
@@ -662,13 +696,13 @@ impl RecvBuf {
     pub fn split(&self, len: usize) -> (Self, Self) {
         let len = len.min(self.0.first.iov_len);
         let base = self.0.first.iov_base;
-        (
-            Self(Segments::one(base, len)),
-            Self(Segments::one(
-                base.cast::<u8>().wrapping_add(len).cast(),
-                self.0.first.iov_len - len,
-            )),
-        )
+        let first = Self(Segments::one(base, len));
+        let behind = base.cast::<u8>().wrapping_add(len).cast();
+        let rest = Self(Segments::one(behind, self.0.first.iov_len - len));
+        match self.0.locations() {
+            None => (first, rest),
+            Some(&all) => (first.with_locations(all), rest.with_locations(all)),
+        }
     }
 }
 
@@ -702,6 +736,28 @@ macro_rules! borrowed {
             pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
                 // SAFETY: by this function's contract.
                 Self(unsafe { self.0.with_descs(descs) })
+            }
+
+            /// Sets the locations of the segments in memory of devices, in their order.
+            #[must_use]
+            pub fn with_locations(self, locations: Locations) -> Self {
+                Self(self.0.with_locations(locations))
+            }
+
+            /// Returns true if a segment is in memory of a device. Such a buffer is accessed only by
+            /// copies.
+            #[inline]
+            pub fn is_device(&self) -> bool {
+                self.0.locations().is_some()
+            }
+
+            /// Returns the segments with their locations in memory of devices.
+            pub(crate) fn located(
+                &self,
+            ) -> impl Iterator<Item = (iovec, Option<DeviceLocation>)> + '_ {
+                let locations = self.0.locations();
+                let location = move |index: usize| locations.and_then(|all| all[index]);
+                self.iov().iter().enumerate().map(move |(index, iov)| (*iov, location(index)))
             }
 
             /// Returns the segments and their registrations. The hardware uses them until the

@@ -11,6 +11,8 @@ pub mod buf;
 pub(crate) mod closer;
 #[allow(unsafe_code)]
 pub mod datagram_io;
+#[allow(unsafe_code)]
+pub mod device;
 pub(crate) mod fid_registry;
 mod hang;
 pub mod interfaces;
@@ -23,6 +25,8 @@ pub mod link_addr;
 pub mod lock;
 pub mod malformed;
 pub mod matching;
+#[allow(unsafe_code)]
+pub mod packet_sink;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;
 pub(crate) mod process_end;

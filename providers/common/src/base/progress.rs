@@ -6,6 +6,7 @@
 //! a [`Thread`].
 use crate::error::Result;
 use crate::heap;
+use crate::packet_sink::PacketSink;
 use crate::sys::{Epoll, EventFd, Interest};
 use crate::worker::{Worker, rest, unharmed};
 use core::ffi::{CStr, c_int};
@@ -18,6 +19,12 @@ use std::time::Duration;
 pub trait Progress: Send + Sync {
     /// Advances everything possible without blocking.
     fn progress(&self);
+
+    /// Advances everything like [`progress`](Self::progress). Completely arrived messages may be
+    /// passed to `sink`, if no earlier message of their source waits.
+    fn progress_into(&self, _sink: &PacketSink<'_>) {
+        self.progress();
+    }
 
     /// Makes progress on a library thread. Returns true if the thread may sleep afterwards (see
     /// `may_block`). Returns false also if progress was left to the application, currently making

@@ -4,6 +4,7 @@
 //! | field | bit or value | constant | meaning |
 //! |---|---|---|---|
 //! | flags of an operation and of its completion | 54 | [`TIMED`] | a timed transfer |
+//! | | 55 | [`WITH_DEVICES`] | an operation possibly with memory of devices, for a provider with such memory |
 //! | | 59 | [`IMPORTED`] | a receive of another provider's queue |
 //! | | 60 | [`TO_GROUPS`] | a send possibly for a multicast group |
 //! | | 61 | [`INTERNAL_OP`] | an internal operation, without a completion for the application |
@@ -17,7 +18,7 @@
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
-//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`] | see there |
+//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`], [`DELIVERS_PACKETS`] | see there |
 //! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
 //! Flags of fi_getinfo used only by providers are in `ofi::info`, because the core needs them too.
@@ -27,6 +28,10 @@ use core::ffi::c_int;
 
 /// Flag of a timed transfer ([`TransferTimes`](crate::stats::TransferTimes)) while it is in flight.
 pub const TIMED: u64 = 1 << 54;
+
+/// Flag of every operation of an endpoint with FI_HMEM, so no other endpoint has to look for memory
+/// of devices. A provider gets it with sends and receives of such memory.
+pub const WITH_DEVICES: u64 = 1 << 55;
 
 /// Flag of a receive belonging to another provider (`crate::imports`).
 pub(crate) const IMPORTED: u64 = 1 << 59;
@@ -48,7 +53,7 @@ pub const ONLY_TAG: u64 = 1 << 63;
 
 /// The flags above: calls of the application's never pass them on.
 pub(crate) const OWN_FLAGS: u64 =
-    TIMED | IMPORTED | TO_GROUPS | INTERNAL_OP | OF_SHARED_RX | ONLY_TAG;
+    TIMED | WITH_DEVICES | IMPORTED | TO_GROUPS | INTERNAL_OP | OF_SHARED_RX | ONLY_TAG;
 
 /// In place of an entry's flags in a completion queue's ring: the entry stands for the next
 /// failure.
@@ -114,6 +119,11 @@ pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 /// queue writes the entry itself.
 pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 
+/// Command of fi_control known only to queues of this crate. It returns the function reading the
+/// queue with a packet sink ([`DirectRead`](crate::operation::DirectRead)): a utility provider then
+/// delivers most messages from their place of arrival, without a buffer and an entry for each.
+pub(crate) const DELIVERS_PACKETS: c_int = 0x0f1_0006;
+
 /// Mark behind a `struct fi_ops_srx_owner` of larger size: the owner is one of this library, and a
 /// function delivering fully arrived messages follows (`crate::imports`).
 pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1004;
@@ -172,8 +182,15 @@ const fn are_apart(all: &[u64]) -> bool {
 }
 
 // A flag of ours is none of another feature's, and none of the API's.
-const _: () =
-    assert!(are_apart(&[PUBLIC_FLAGS, TIMED, TO_GROUPS, INTERNAL_OP, OF_SHARED_RX, ONLY_TAG]));
+const _: () = assert!(are_apart(&[
+    PUBLIC_FLAGS,
+    TIMED,
+    WITH_DEVICES,
+    TO_GROUPS,
+    INTERNAL_OP,
+    OF_SHARED_RX,
+    ONLY_TAG
+]));
 // No entry has all the bits that mark a failure.
 const _: () = assert!((PUBLIC_FLAGS | OWN_FLAGS) != ERROR_MARK);
 // The parts of an own tag do not overlap: a group's number has 32 bits, as has what a set of

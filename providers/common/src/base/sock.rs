@@ -3,7 +3,7 @@
 //! Addresses are the bytes of a `sockaddr` of the socket's family.
 use crate::buf::ScatterList;
 use crate::error::{Error, Result};
-use crate::sys::{check, count_forks, generation, is_own_user, set_option};
+use crate::sys::{OwnerProcess, check, count_forks, is_own_user, set_option};
 use crate::{closer, rights};
 use core::mem::ManuallyDrop;
 use rustix::net::{RecvFlags, SendFlags};
@@ -21,10 +21,8 @@ type NameCall =
 enum Rights {
     /// Nothing.
     None,
-    /// Descriptors of other processes (AF_UNIX), not rejectable by the kernel. The number
-    /// identifies the process that created the socket ([`generation`]); a forked child has the
-    /// socket as well.
-    May(u32),
+    /// Descriptors of other processes (AF_UNIX), not rejectable by the kernel.
+    May,
 }
 
 /// Stream socket, bound or connected or neither.
@@ -35,6 +33,8 @@ pub struct StreamSocket {
     /// Taken by the destructor alone.
     fd: ManuallyDrop<OwnedFd>,
     rights: Rights,
+    /// Process that created the socket. A forked child has a copy.
+    owner: OwnerProcess,
 }
 
 impl AsFd for StreamSocket {
@@ -60,13 +60,9 @@ impl StreamSocket {
 
     /// `may`: other processes may send descriptors to the socket.
     fn of(fd: OwnedFd, may: bool) -> Self {
-        let rights = if may {
-            count_forks();
-            Rights::May(generation())
-        } else {
-            Rights::None
-        };
-        Self { fd: ManuallyDrop::new(fd), rights }
+        count_forks();
+        let rights = if may { Rights::May } else { Rights::None };
+        Self { fd: ManuallyDrop::new(fd), rights, owner: OwnerProcess::current() }
     }
 
     /// The socket's descriptor.
@@ -279,6 +275,14 @@ impl StreamSocket {
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
     }
 
+    /// Ends listening, also at the copies of the socket in forked children. A child does not end the
+    /// listening of its parent.
+    pub fn stop_listening(&self) {
+        if self.owner.is_current() {
+            self.shutdown();
+        }
+    }
+
     /// Ends the direction to the peer. The peer sees the end of the stream and can still send.
     pub fn end_sending(&self) {
         // SAFETY: as in `shutdown`.
@@ -292,8 +296,8 @@ impl Drop for StreamSocket {
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         match self.rights {
             // A child's copy is not the last, and must not end the parent's.
-            Rights::May(process) if process == generation() => rights::close_socket(fd),
-            Rights::May(_) | Rights::None => drop(fd),
+            Rights::May if self.owner.is_current() => rights::close_socket(fd),
+            Rights::May | Rights::None => drop(fd),
         }
     }
 }

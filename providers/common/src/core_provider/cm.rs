@@ -2,6 +2,7 @@
 use super::call::{bind, call, close, code, control};
 use super::discover::copy_info;
 use super::fabric::CoreFabric;
+use super::options::{ACCEPT_ONE_MORE, ACCEPT_WITHIN_LIMIT, OPT_ACCEPT_LIMIT, OPT_CONN_USAGE};
 use super::wait::CoreWaitSet;
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_info, fi_wait_obj, fid, fid_eq, fid_pep,
@@ -308,6 +309,40 @@ impl CorePassiveEp {
         }
         name.truncate(len);
         Ok(name)
+    }
+
+    /// Returns the descriptors used by connections of the process, their maximum, and if connections
+    /// wait at the listener ([`OPT_CONN_USAGE`]). Fails if the core provider does not report them.
+    pub fn conn_usage(&self) -> Result<[usize; 3]> {
+        let mut usage = [0u64; 3];
+        let mut len = size_of_val(&usage);
+        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, OPT_CONN_USAGE);
+        // SAFETY: open; the value and its length live for the call.
+        unsafe {
+            let getopt = call!(self.raw.as_ref().ops, getopt);
+            code(getopt(self.fid(), level, name, usage.as_mut_ptr().cast(), &mut len))?;
+        }
+        Ok(usage.map(|number| usize::try_from(number).unwrap_or(usize::MAX)))
+    }
+
+    /// Has connections wait at the listener while the descriptors of connections reach their maximum
+    /// ([`OPT_ACCEPT_LIMIT`]).
+    pub fn accept_within_limit(&self) -> Result {
+        self.set_accept_limit(ACCEPT_WITHIN_LIMIT)
+    }
+
+    /// Lets one of them exceed the maximum.
+    pub fn accept_one_more(&self) -> Result {
+        self.set_accept_limit(ACCEPT_ONE_MORE)
+    }
+
+    fn set_accept_limit(&self, value: u8) -> Result {
+        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, OPT_ACCEPT_LIMIT);
+        // SAFETY: open; the value lives for the call.
+        unsafe {
+            let setopt = call!(self.raw.as_ref().ops, setopt);
+            code(setopt(self.fid(), level, name, (&raw const value).cast(), 1))
+        }
     }
 
     /// Refuses a request, sending `data` along.

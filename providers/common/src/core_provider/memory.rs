@@ -1,8 +1,9 @@
 //! Memory of transfers: regions registered with a core provider (fi_mr(3)), and internal buffers.
 use super::call::{call, close, code};
 use super::domain::CoreDomain;
-use crate::abi::{self, fi_mr_attr, fid, fid_mr};
+use crate::abi::{self, c_enum, fi_mr_attr, fid, fid_mr};
 use crate::buf::{RecvBuf, SendBuf};
+use crate::device::{BouncePool, DeviceLocation};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
 use libc::iovec;
@@ -11,14 +12,17 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+/// Memory to register, with its device.
+pub(super) type LocatedIov = (iovec, Option<DeviceLocation>);
+
 /// Keys tried before a registration fails because they are taken.
 pub(super) const MAX_KEYS: usize = 64;
 
 impl CoreDomain {
-    /// Registers memory under this key.
+    /// Registers memory under this key; `location` is the device with the memory, if any.
     pub(super) fn register(
         self: &Arc<Self>,
-        iov: iovec,
+        (iov, location): LocatedIov,
         access: u64,
         offset: u64,
         key: u64,
@@ -29,6 +33,10 @@ impl CoreDomain {
             let mut attr = std::mem::zeroed::<fi_mr_attr>();
             (attr.mr_iov, attr.iov_count) = (&raw const iov, 1);
             (attr.access, attr.offset, attr.requested_key) = (access, offset, key);
+            if let Some(DeviceLocation { interface, device }) = location {
+                attr.iface = c_enum::from_raw(interface.number());
+                attr.device.reserved = u64::from(device);
+            }
             let register = call!(self.raw().as_ref().mr, regattr);
             code(register(self.raw().as_ptr().cast(), &raw const attr, 0, &mut raw))?;
         }
@@ -45,7 +53,7 @@ impl CoreDomain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<CoreRegion>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
+        buf.located().map(|located| self.register_any(located, access, 0, &mut key)).collect()
     }
 
     /// Registers every segment of a receive buffer, like [`register_send`](Self::register_send).
@@ -55,19 +63,19 @@ impl CoreDomain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<CoreRegion>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
+        buf.located().map(|located| self.register_any(located, access, 0, &mut key)).collect()
     }
 
     /// Registers memory under a free key.
     pub(super) fn register_any(
         self: &Arc<Self>,
-        iov: iovec,
+        located: LocatedIov,
         access: u64,
         offset: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<CoreRegion> {
         for _ in 0..MAX_KEYS {
-            match self.register(iov, access, offset, key()) {
+            match self.register(located, access, offset, key()) {
                 // The key is taken, by the application or an old transfer: another is tried.
                 Err(Error::NOKEY) => {}
                 other => return other,
@@ -82,7 +90,7 @@ impl CoreDomain {
         if self.wants_local() {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_READ | abi::FI_WRITE;
-            buf.region = Some(Box::new(self.register_any(iov, access, 0, &mut key)?));
+            buf.region = Some(Box::new(self.register_any((iov, None), access, 0, &mut key)?));
         }
         Ok(buf)
     }
@@ -197,6 +205,20 @@ impl CoreBuf {
     pub fn copy_of(&mut self, sent: &SendBuf) -> Result<SendBuf> {
         let bytes = self.get_mut(..sent.len()).ok_or(Error::MSGSIZE)?;
         sent.copy_to(0, bytes);
+        self.as_send(sent.len())
+    }
+
+    /// Copies the application's data like [`copy_of`](Self::copy_of), from memory of a device
+    /// through a buffer of `pool`. It waits for the copies, and fails as they do.
+    pub fn copy_of_device(&mut self, sent: &SendBuf, pool: &Arc<BouncePool>) -> Result<SendBuf> {
+        let bytes = self.get_mut(..sent.len()).ok_or(Error::MSGSIZE)?;
+        sent.copy_through(0, bytes, &mut pool.take_any(bytes.len())?)?;
+        self.as_send(sent.len())
+    }
+
+    /// Returns the first `len` bytes as a buffer to send.
+    fn as_send(&self, len: usize) -> Result<SendBuf> {
+        let bytes = self.get(..len).ok_or(Error::MSGSIZE)?;
         // SAFETY: the transfer keeps this until it is complete, and the bytes stay where they
         // are when this is moved.
         unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }

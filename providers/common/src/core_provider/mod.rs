@@ -38,12 +38,13 @@ pub use endpoint::CoreEndpoint;
 pub use fabric::CoreFabric;
 pub use memory::{CoreBuf, CoreRegion};
 pub use options::{
-    DatagramBatch, OPT_ICMP_ERRORS, OPT_PEER_ENDED, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_SOURCE,
+    ACCEPT_ONE_MORE, ACCEPT_WITHIN_LIMIT, DatagramBatch, OPT_ACCEPT_LIMIT, OPT_CONN_USAGE,
+    OPT_ICMP_ERRORS, OPT_PEER_ENDED, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_SOURCE,
     OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
 };
 pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{CoreCq, CoreEntry, Done, Entries};
-pub use rail::{CoreRail, CoreWaiter};
+pub use rail::{CoreRail, CoreWaiter, RailAttr};
 pub use regions::{CoreKeys, LinkedRegions, Regions};
 pub use srx::{ArrivedPacket, SharedRx};
 pub use transfer::PeerTransfers;

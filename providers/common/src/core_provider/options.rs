@@ -30,6 +30,22 @@ pub const OPT_UNKNOWN_SOURCES: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f04;
 /// space, no event reports the end.
 pub const OPT_PEER_ENDED: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f05;
 
+/// Option of passive endpoints (fi_getopt(3), 24 bytes): three numbers of 8 bytes each. The first is
+/// the number of descriptors used by connections of the process, the second their maximum, and the
+/// third is not 0 if a connection waits at the listener for space.
+pub const OPT_CONN_USAGE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f07;
+
+/// Option of passive endpoints (fi_setopt(3), 1 byte). With [`ACCEPT_WITHIN_LIMIT`] connections wait at
+/// the listener while the descriptors reach their maximum: the user of the endpoint closes idle ones.
+/// With [`ACCEPT_ONE_MORE`] one of them may exceed the maximum.
+pub const OPT_ACCEPT_LIMIT: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f08;
+
+/// Value of [`OPT_ACCEPT_LIMIT`].
+pub const ACCEPT_WITHIN_LIMIT: u8 = 1;
+
+/// Value of [`OPT_ACCEPT_LIMIT`].
+pub const ACCEPT_ONE_MORE: u8 = 2;
+
 /// Option of datagram endpoints. Setting it (fi_setopt(3), without a value) makes the endpoint
 /// record the destinations of datagrams to closed ports, as reported by their hosts. Reading it
 /// (fi_getopt(3), [`UNKNOWN_SOURCE_LEN`] bytes) takes the oldest record, or fails with -FI_EAGAIN

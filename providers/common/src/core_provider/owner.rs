@@ -236,9 +236,13 @@ impl<O: QueueOwner> PeerCqs<O> {
         incerr: Some(count::<O, true>),
     };
 
+    /// [`SRX_OPS`](Self::SRX_OPS) without the functions for complete messages.
+    const REQUEST_SRX_OPS: &'static OwnSrxOps = &OwnSrxOps { mark: 0, ..*Self::SRX_OPS };
+
     /// Returns queues with calls going to `owner`, of a core provider with calls needing locks of
-    /// this level.
-    pub(super) fn new(owner: Arc<O>, level: Level) -> Box<Self> {
+    /// this level. `takes_whole`: the core provider may pass complete messages.
+    pub(super) fn new(owner: Arc<O>, level: Level, takes_whole: bool) -> Box<Self> {
+        let srx_ops = if takes_whole { Self::SRX_OPS } else { Self::REQUEST_SRX_OPS };
         let none = || owned_fid(0, ptr::null());
         let mut peer_cqs = Box::new(Self {
             cq: UnsafeCell::new(fid_peer_cq {
@@ -256,7 +260,7 @@ impl<O: QueueOwner> PeerCqs<O> {
                     atomic: ptr::null_mut(),
                     collective: ptr::null_mut(),
                 },
-                owner_ops: ptr::from_ref(Self::SRX_OPS).cast::<fi_ops_srx_owner>().cast_mut(),
+                owner_ops: ptr::from_ref(srx_ops).cast::<fi_ops_srx_owner>().cast_mut(),
                 peer_ops: ptr::null_mut(),
             }),
             owner,

@@ -9,9 +9,12 @@ use crate::abi::{
     fid, fid_cq,
 };
 use crate::boundary::CancelDisabled;
+use crate::buf::UntrustedBytes;
 use crate::error::{Error, Result};
 use crate::lock::{Level, Lock, NestedGuard};
-use crate::reserved::{HAS_ENTRIES, SPARES_CALLERS};
+use crate::operation::DirectRead;
+use crate::packet_sink::deliver_to;
+use crate::reserved::{DELIVERS_PACKETS, HAS_ENTRIES, SPARES_CALLERS};
 use core::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -77,6 +80,20 @@ impl Entries {
     /// Maximum number of entries per read.
     pub const MAX: usize = BATCH;
 
+    /// Records the result of a read of at most `max` entries, and returns their number.
+    #[inline(always)]
+    fn fill(&mut self, result: isize, max: usize) -> Result<usize> {
+        (self.next, self.len) = (0, 0);
+        if result < 0 {
+            return match Error::from_code(-result as c_int) {
+                Error::AGAIN => Ok(0),
+                error => Err(error),
+            };
+        }
+        self.len = (result as usize).min(max);
+        Ok(self.len)
+    }
+
     /// The next entry, once each.
     #[inline(always)]
     pub fn take_next(&mut self) -> Option<CoreEntry<'_>> {
@@ -112,6 +129,8 @@ pub struct CoreCq {
     /// True if the core provider agreed to no cancellation point in reads of the queue
     /// ([`SPARES_CALLERS`]).
     spares_callers: bool,
+    /// Function of the core provider reading the queue with a packet sink ([`DELIVERS_PACKETS`]).
+    direct_read: Option<DirectRead>,
     /// Wait set; it must not be closed before the queue.
     _set: Option<Arc<CoreWaitSet>>,
     domain: Arc<CoreDomain>,
@@ -162,9 +181,17 @@ impl CoreCq {
         // SAFETY: open; a queue that does not know the command refuses it.
         let spares_callers =
             unsafe { control(raw.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
+        let mut direct_read: Option<DirectRead> = None;
+        // SAFETY: open; a queue that does not know the command refuses it, and another fills in the
+        // function.
+        unsafe {
+            let to = (&raw mut direct_read).cast();
+            let _ = control(raw.as_ptr().cast(), DELIVERS_PACKETS, to);
+        }
         Ok(Arc::new(Self {
             raw,
             spares_callers,
+            direct_read,
             flights: Lock::with_level(flights, level),
             _set: set.cloned(),
             domain: domain.clone(),
@@ -224,7 +251,6 @@ impl CoreCq {
     #[inline(always)]
     pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
-        (entries.next, entries.len) = (0, 0);
         // The core would end a cancelled thread in here, and our callers with it.
         let _uncancelled = (!self.spares_callers).then(CancelDisabled::new);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
@@ -233,14 +259,29 @@ impl CoreCq {
             let (capacity, from) = (entries.capacity.as_mut_ptr(), entries.from.as_mut_ptr());
             read(self.raw.as_ptr(), capacity.cast(), max, from)
         };
-        if n < 0 {
-            return match Error::from_code(-n as c_int) {
-                Error::AGAIN => Ok(0),
-                error => Err(error),
-            };
-        }
-        entries.len = (n as usize).min(max);
-        Ok(entries.len)
+        entries.fill(n, max)
+    }
+
+    /// Reads up to `max` entries like [`read`](Self::read). A core provider of this library passes
+    /// messages without a tag arriving meanwhile to `take`, with their source, as long as no
+    /// entry waits. A message accepted by `take` (true) uses no posted buffer and no entry.
+    #[inline(always)]
+    pub fn read_into<F>(&self, max: usize, entries: &mut Entries, mut take: F) -> Result<usize>
+    where
+        F: FnMut(fi_addr_t, UntrustedBytes<'_>) -> bool,
+    {
+        let Some(DirectRead { who, read }) = self.direct_read else {
+            return self.read(max, entries);
+        };
+        let max = max.min(BATCH);
+        // SAFETY: the queue is open and of this format; the room has `max` entries. `take` is used by
+        // the sink alone, and outlives the call.
+        let n = unsafe {
+            let (capacity, from) = (entries.capacity.as_mut_ptr(), entries.from.as_mut_ptr());
+            let context = (&raw mut take).cast();
+            read(who, capacity.cast(), max, from, deliver_to::<F>, context)
+        };
+        entries.fill(n, max)
     }
 
     /// Returns the transfer completed by an entry, or `None` if its endpoint was closed meanwhile.

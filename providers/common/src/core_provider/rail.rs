@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::operation::ProgressFn;
 use crate::operation::{AtomicOp, ImmediateSendFns, ReadOp, RemoteSegments, SendOp, WriteOp};
-use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
+use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS, WITH_DEVICES};
 use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -30,6 +30,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum bytes of an address returned by a core provider's fi_getname(3).
 const MOST_NAME: usize = 1024;
+
+/// Attributes of an endpoint of a core provider.
+#[derive(Clone, Copy, Debug)]
+pub struct RailAttr {
+    /// Kinds of counted operations: FI_SEND, FI_READ, FI_REMOTE_WRITE …
+    pub counted: u64,
+    /// The endpoint has a wait descriptor, if the core provider supports it.
+    pub waits: bool,
+    /// A core provider of this library copies complete messages to their receives; else it requests
+    /// a receive for each message. Receives in memory of devices are never copied to.
+    pub takes_whole: bool,
+}
 
 /// Endpoint of a core provider, with the core provider's objects belonging to it alone.
 #[derive(Debug)]
@@ -94,27 +106,23 @@ fn elements(iov: &[iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
 const FAST: u64 = FI_COMPLETION;
 
 impl<O: QueueOwner> CoreRail<O> {
-    /// Opens an endpoint described by `info`, and enables it. `counted` are the kinds of counted
-    /// operations: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a wait descriptor, if
-    /// the core provider supports it.
+    /// Opens an endpoint described by `info`, and enables it.
     pub fn open(
         domain: &Arc<CoreDomain>,
         info: &InfoBuf,
         owner: Arc<O>,
-        counted: u64,
-        waits: bool,
+        attr: RailAttr,
     ) -> Result<Self> {
-        on_own_stack(|| Self::open_here(domain, info, owner, counted, waits))
+        on_own_stack(|| Self::open_here(domain, info, owner, attr))
     }
 
     fn open_here(
         domain: &Arc<CoreDomain>,
         info: &InfoBuf,
         owner: Arc<O>,
-        counted: u64,
-        waits: bool,
+        RailAttr { counted, waits, takes_whole }: RailAttr,
     ) -> Result<Self> {
-        let peer_cqs = PeerCqs::new(owner, domain.level());
+        let peer_cqs = PeerCqs::new(owner, domain.level(), takes_whole);
         let mut opened = OpenedObjects::default();
         // SAFETY: the domain is open; attributes and contexts live for the calls, and the queues until
         // the objects are closed.
@@ -327,7 +335,7 @@ impl<O: QueueOwner> CoreRail<O> {
                     }
                 }
             }
-            let iov = op.buf.iov();
+            let (iov, flags) = (op.buf.iov(), op.flags & !WITH_DEVICES);
             let mut desc = descs(op.buf.local());
             if tagged {
                 let message = fi_msg_tagged {
@@ -341,7 +349,7 @@ impl<O: QueueOwner> CoreRail<O> {
                     data: op.data,
                 };
                 let send = call!(self.raw.as_ref().tagged, sendmsg);
-                check(send(self.raw.as_ptr(), &raw const message, op.flags))
+                check(send(self.raw.as_ptr(), &raw const message, flags))
             } else {
                 let message = fi_msg {
                     msg_iov: iov.as_ptr(),
@@ -352,7 +360,7 @@ impl<O: QueueOwner> CoreRail<O> {
                     data: op.data,
                 };
                 let send = call!(self.raw.as_ref().msg, sendmsg);
-                check(send(self.raw.as_ptr(), &raw const message, op.flags))
+                check(send(self.raw.as_ptr(), &raw const message, flags))
             }
         }
     }
@@ -401,7 +409,7 @@ impl<O: QueueOwner> CoreRail<O> {
             data,
         };
         // SAFETY: by this function's contract; vectors live for the call.
-        unsafe { check(call(self.raw.as_ptr(), &raw const message, flags)) }
+        unsafe { check(call(self.raw.as_ptr(), &raw const message, flags & !WITH_DEVICES)) }
     }
 
     /// Starts an atomic operation on memory of a peer with this name.
@@ -563,7 +571,7 @@ unsafe impl Sync for CoreWaiter {}
 impl CoreWaiter {
     /// One for this domain, if its provider is one of this library's.
     pub fn open(domain: &Arc<CoreDomain>) -> Option<Self> {
-        let peer_cqs = PeerCqs::new(Arc::new(NoOwner), domain.level());
+        let peer_cqs = PeerCqs::new(Arc::new(NoOwner), domain.level(), true);
         // SAFETY: the queues live until the core's queue is closed.
         let (cq, fd) = unsafe { open_cq(domain, &peer_cqs, true) }.ok()?;
         let mut progress: Option<ProgressFn> = None;

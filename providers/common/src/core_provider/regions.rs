@@ -60,12 +60,12 @@ impl Regions {
 
 impl Backing for Regions {
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
-        let RegionRequest { base, len, access, offset, key, .. } = *wanted;
+        let RegionRequest { base, len, location, access, offset, key, .. } = *wanted;
         // Transfers pass the core no descriptor of the application's, so it knows of what peers use alone.
         if !grants_peers(access) {
             return Ok((abi::FI_KEY_NOTAVAIL, Box::new(Unbacked)));
         }
-        let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
+        let iov = (iovec { iov_base: base as *mut c_void, iov_len: len }, location);
         let region = match &self.basic {
             None => self.domain.register(iov, access, offset, key)?,
             Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
@@ -119,8 +119,8 @@ impl LinkedRegions {
     }
 
     fn register_as(&self, wanted: &RegionRequest, key: u64) -> Result<LinkedRegion> {
-        let RegionRequest { base, len, access, offset, .. } = *wanted;
-        let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
+        let RegionRequest { base, len, location, access, offset, .. } = *wanted;
+        let iov = (iovec { iov_base: base as *mut c_void, iov_len: len }, location);
         let offset = if self.virtual_addr { base as u64 } else { offset };
         let of = |domain: &Arc<CoreDomain>| {
             let region = domain.register(iov, access, offset, key)?;

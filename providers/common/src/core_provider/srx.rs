@@ -4,6 +4,7 @@ use super::memory::CoreBuf;
 use super::post::{post, recv};
 use super::queue::{CoreCq, CoreEntry};
 use crate::abi::{self, fi_addr_t, fi_rx_attr, fid, fid_ep};
+use crate::buf::UntrustedBytes;
 use crate::error::{Error, Result};
 use crate::lock::NestedGuard;
 use core::ffi::c_void;
@@ -90,10 +91,10 @@ pub struct ArrivedPacket<'a> {
 impl ArrivedPacket<'_> {
     /// The message.
     #[inline(always)]
-    pub fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> UntrustedBytes<'_> {
         // SAFETY: the buffer has `capacity` bytes, at least `len`, and belongs to the transfer. The
         // transfer stays in the table while the lock is held.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        unsafe { UntrustedBytes::new(self.base.as_ptr(), self.len) }
     }
 
     /// Posts the buffer again unchanged. Returns the buffer if the core has no space for it.

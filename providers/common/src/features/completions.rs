@@ -14,6 +14,7 @@ use crate::abi::{
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq, NextEntry};
 use crate::deferred::{InternalOps, Outcome};
+use crate::packet_sink::PacketSink;
 use crate::reserved::{INTERNAL_OP, OF_SHARED_RX};
 use std::sync::Arc;
 #[cfg(debug_assertions)]
@@ -303,6 +304,13 @@ impl RxCompletions {
     #[inline]
     pub fn has_space(&self) -> bool {
         self.cq.as_ref().is_none_or(|cq| cq.has_space())
+    }
+
+    /// Returns true if a message may go to this packet sink: its receive would have no other effect
+    /// than the first entry in the sink's queue.
+    #[inline(always)]
+    pub(crate) fn are_taken_by(&self, sink: &PacketSink<'_>) -> bool {
+        self.cntr.is_none() && self.cq.as_ref().is_some_and(|cq| cq.is_drained_by(sink))
     }
 
     /// Returns true if the success of a receive with these flags writes an entry.

@@ -1,4 +1,5 @@
-//! Cache of registered memory, and monitors for changed mappings.
+//! Cache of registered memory, monitors for changed mappings, and interfaces to memory of devices.
+pub mod hmem;
 #[allow(unsafe_code)]
 pub mod mem_monitor;
 pub(crate) mod memory_events;

@@ -18,11 +18,12 @@ use crate::info::version;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, fid_ops};
 pub use crate::on_domain::OnDomain;
-use crate::operation::ProgressFn;
+use crate::operation::{DirectRead, ProgressFn};
+use crate::packet_sink::PacketSink;
 use crate::peer::CqOwner;
 use crate::progress::Progress;
 use crate::progress_source::ProgressSource;
-use crate::reserved::{ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
+use crate::reserved::{DELIVERS_PACKETS, ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
 use crate::wait::{Blocking, Lazy, Wait, WaitKind};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
@@ -252,6 +253,13 @@ impl Cq {
     #[inline]
     pub fn has_owner(&self) -> bool {
         self.owner.is_some()
+    }
+
+    /// Returns true if the messages reported here may go to this sink instead: it is for this queue,
+    /// and no message waits in it.
+    #[inline(always)]
+    pub(crate) fn is_drained_by(&self, sink: &PacketSink<'_>) -> bool {
+        sink.is_for(std::ptr::from_ref(self).cast()) && self.len() == 0
     }
 
     /// Returns true if there is something to read.
@@ -659,6 +667,15 @@ impl Object<fid_cq> for Cq {
                 }
                 Ok(())
             }
+            // SAFETY: the command passes null, or room for the function.
+            DELIVERS_PACKETS => match unsafe { arg.cast::<Option<DirectRead>>().as_mut() } {
+                Some(to) if self.owner.is_none() => {
+                    let who = std::ptr::from_ref(self).cast();
+                    *to = Some(DirectRead { who, read: Self::READ_INTO });
+                    Ok(())
+                }
+                _ => Err(Error::NOSYS),
+            },
             HAS_ENTRIES => self.has_entries().then_some(()).ok_or(Error::AGAIN),
             // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
             abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },

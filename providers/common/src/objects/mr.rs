@@ -1,4 +1,8 @@
 //! Memory regions (fi_mr(3)) as a table of keys, for providers without registering hardware.
+mod devices;
+mod known_ranges;
+
+use self::known_ranges::{DeviceRegion, KnownRanges};
 use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
     fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fid, fid_mr,
@@ -7,6 +11,7 @@ use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::ffi_guard_if_memory;
 use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
+use crate::device::{DeviceInterfaces, DeviceLocation};
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
@@ -94,6 +99,9 @@ impl Iterator for RegionPieces<'_> {
 #[derive(Default)]
 struct RegionKeys {
     regions: HashMap<u64, Region>,
+    /// Those of `regions` with memory of devices. There they grant peers no right, so every direct
+    /// access fails.
+    devices: HashMap<u64, DeviceRegion>,
     /// Counters of peers' writes, by the key of the region (fi_mr_bind).
     cntrs: HashMap<u64, Arc<Cntr>>,
     /// Counts of peers' writes maintained by the backing, by key, and the numbers passed on to the
@@ -133,6 +141,8 @@ pub struct RegionRequest {
     pub len: usize,
     /// The kind of memory: of the process, a dma-buf file, or a device.
     pub kind: MemoryKind,
+    /// Device with the memory, if the interfaces of `memory::hmem` know it.
+    pub location: Option<DeviceLocation>,
     /// Access rights of the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address of the first byte for peers, unless they use the virtual one.
@@ -221,6 +231,9 @@ pub struct MrTable {
     region_user: OnceLock<Weak<dyn RegionUser>>,
     /// Maximum number of segments of a region; 1 with a backing.
     segments: usize,
+    /// Interfaces to devices with memory for regions and buffers (FI_HMEM).
+    interfaces: Option<DeviceInterfaces>,
+    known: Mutex<KnownRanges>,
     keys: Mutex<RegionKeys>,
 }
 
@@ -236,12 +249,16 @@ impl MrTable {
             mode => mode,
         };
         let (counted, region_user) = (AtomicBool::new(false), OnceLock::new());
-        Self { mode, counted, backing: None, region_user, segments: 1, keys: Mutex::default() }
+        let (known, keys) = (Mutex::default(), Mutex::default());
+        let (backing, interfaces) = (None, None);
+        Self { mode, counted, backing, region_user, segments: 1, interfaces, known, keys }
     }
 
     /// A table of the same domain's without regions.
     pub(crate) fn like(&self) -> Self {
-        Self { backing: self.backing.clone(), segments: self.segments, ..Self::new(self.mode) }
+        let (backing, segments, interfaces) =
+            (self.backing.clone(), self.segments, self.interfaces);
+        Self { backing, segments, interfaces, ..Self::new(self.mode) }
     }
 
     /// Sets the number of segments of a region offered by the provider (mr_iov_limit), at most
@@ -263,7 +280,7 @@ impl MrTable {
 
     /// Returns true if regions may be of device memory (FI_HMEM).
     pub(crate) fn hmem(&self) -> bool {
-        self.backing.as_ref().is_some_and(|backing| backing.hmem())
+        self.interfaces.is_some() || self.backing.as_ref().is_some_and(|backing| backing.hmem())
     }
 
     fn keys(&self) -> MutexGuard<'_, RegionKeys> {
@@ -280,13 +297,15 @@ impl MrTable {
         offset: u64,
         wanted: u64,
     ) -> Result<u64> {
-        self.insert_segments(&[LocalMemory { base, len }], access, offset, wanted)
+        self.insert_segments(&[LocalMemory { base, len }], &[], access, offset, wanted)
     }
 
-    /// As [`insert`](Self::insert), of a region of several segments.
+    /// As [`insert`](Self::insert), of a region of several segments. `locations` has those of the
+    /// segments, if any is in memory of a device.
     fn insert_segments(
         &self,
         memory: &[LocalMemory],
+        locations: &[Option<DeviceLocation>],
         access: u64,
         offset: u64,
         wanted: u64,
@@ -295,13 +314,17 @@ impl MrTable {
             // Peers cannot name such a region, so a key that was requested for it stays free.
             return Ok(FI_KEY_NOTAVAIL);
         }
-        let region = self.region(memory, access, offset)?;
+        let device = self.device_region(memory, locations, access);
+        let region = self.region(memory, if device.is_some() { 0 } else { access }, offset)?;
         let mut keys = self.keys();
         let key = if self.mode & abi::FI_MR_PROV_KEY != 0 { keys.draw() } else { wanted };
         if keys.regions.contains_key(&key) {
             return Err(Error::NOKEY);
         }
         keys.regions.insert(key, region);
+        if let Some(device) = device {
+            keys.devices.insert(key, device);
+        }
         Ok(key)
     }
 
@@ -329,7 +352,10 @@ impl MrTable {
 
     /// Removes the region of a key.
     pub fn remove(&self, key: u64) {
-        self.keys().regions.remove(&key);
+        let mut keys = self.keys();
+        keys.regions.remove(&key);
+        keys.devices.remove(&key);
+        drop(keys);
         self.uncount(key);
     }
 
@@ -591,6 +617,8 @@ pub struct Mr {
     backing: Option<Box<dyn RegionBacking>>,
     /// The address remote peers use for the first byte.
     remote_base: u64,
+    /// Names of its ranges in a domain with devices.
+    ranges: Vec<(usize, u64)>,
     base: Base,
 }
 
@@ -665,7 +693,8 @@ unsafe fn wanted(
     };
     let LocalMemory { base, len } = segments.all[0];
     let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
-    Ok((RegionRequest { base, len, kind, access, offset, key }, segments))
+    let location = None;
+    Ok((RegionRequest { base, len, kind, location, access, offset, key }, segments))
 }
 
 /// Segments of a region to register.
@@ -707,20 +736,31 @@ impl Mr {
         let RegionRequest { access, offset, .. } = wanted;
         let memory = segments.as_slice();
         let remote_base = table.remote_base(memory.first().ok_or(Error::INVAL)?, offset);
+        let locations = table.checked_locations(memory, wanted.kind)?;
         let (key, backing) = match &table.backing {
-            None => (table.insert_segments(memory, access, offset, wanted.key)?, None),
+            None => (table.insert_segments(memory, &locations, access, offset, wanted.key)?, None),
             Some(backing) => {
+                let wanted = RegionRequest { location: locations[0], ..wanted };
                 // SAFETY: the application keeps the memory valid until it has closed
                 // the region (fi_mr(3)), which drops what comes back here.
                 let (key, guard) = unsafe { backing.register(&wanted) }?;
                 if key != FI_KEY_NOTAVAIL {
-                    let region = table.region(memory, access, offset)?;
-                    table.keys().regions.insert(key, region);
+                    table.insert_backed(memory, &locations, access, offset, key)?;
                 }
                 (key, Some(guard))
             }
         };
+        let mut ranges = Vec::new();
+        if table.interfaces.is_some() {
+            let mut known = table.known();
+            for (memory, location) in memory.iter().zip(&locations) {
+                ranges.extend(
+                    location.map(|location| known.insert(memory.base, memory.len, location)),
+                );
+            }
+        }
         Ok(Arc::new(Self {
+            ranges,
             c: fid_mr {
                 fid: Self::fid(attr.context),
                 mem_desc: backing.as_ref().map_or(std::ptr::null_mut(), |backing| backing.desc()),
@@ -756,6 +796,9 @@ impl Object<fid_mr> for Mr {
             region_user.closing(key);
         }
         this.table.remove(key);
+        for range in &this.ranges {
+            this.table.known().remove(range);
+        }
         // The application held the only reference.
         drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
     }

@@ -5,7 +5,9 @@ use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, SendBuf};
 use crate::completion::Context;
 use crate::error::{Error, Result};
+use crate::packet_sink::DeliverPacketFn;
 use core::ffi::{c_int, c_void};
+use libc::ssize_t;
 
 /// One message to send.
 #[derive(Clone, Debug)]
@@ -73,6 +75,27 @@ pub(crate) struct ImmediateSendFns {
 /// Function making progress on the whole domain of a queue.
 pub(crate) type ProgressFn = unsafe extern "C" fn(*mut fid_cq);
 
+/// Function reading a queue like `fi_cq_readfrom`. Messages arriving during the call may be passed to
+/// the [`DeliverPacketFn`]. The arguments are the [reader](DirectRead::who), the buffers for entries
+/// and sources with the number of entries between, the function and its context.
+pub(crate) type DirectReadFn = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    *mut fi_addr_t,
+    DeliverPacketFn,
+    *mut c_void,
+) -> ssize_t;
+
+/// Function returned by [`DELIVERS_PACKETS`](crate::reserved::DELIVERS_PACKETS).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectRead {
+    /// Argument of the function: valid while the queue is open.
+    pub(crate) who: *const c_void,
+    pub(crate) read: DirectReadFn,
+}
+
 /// Buffer for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]
 pub struct RecvOp {
@@ -136,6 +159,11 @@ impl RemoteSegments {
     /// Returns the bytes of memory of the list.
     pub fn memory(&self) -> usize {
         if self.all.is_some() { Self::MOST_BYTES } else { size_of::<Self>() }
+    }
+
+    /// Returns true if a segment is in the region with this key.
+    pub fn has_key(&self, key: u64) -> bool {
+        self.as_slice().iter().any(|segment| segment.key == key)
     }
 
     /// A list with one place.

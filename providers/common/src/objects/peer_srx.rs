@@ -156,6 +156,11 @@ impl SrxOwner {
         }
     }
 
+    /// Returns true if the owner belongs to this library.
+    pub fn is_own(&self) -> bool {
+        self.taker.is_some()
+    }
+
     /// Passes a completely arrived message to the matching receive and reports it. Returns false if
     /// nothing was done.
     #[inline]

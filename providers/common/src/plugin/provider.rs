@@ -165,6 +165,8 @@ impl Provider {
 #[macro_export]
 macro_rules! plug_in {
     ($provider:expr) => {
+        $crate::errno_of_entry!();
+
         /// The entry point of the plug-in (fi_provider(7)).
         // Programs that fuzz have several providers linked to them.
         #[cfg_attr(not(fuzzing), unsafe(no_mangle))]
@@ -174,6 +176,17 @@ macro_rules! plug_in {
             }
             $provider
         }
+    };
+}
+
+/// Exports a symbol for the core: `errno` is `ENOMEM` after an entry point without memory.
+#[macro_export]
+macro_rules! errno_of_entry {
+    () => {
+        /// Tells the core to read `errno` if the entry point returns null.
+        #[allow(non_upper_case_globals, reason = "a name of C")]
+        #[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+        pub static ofi_errno_of_fi_prov_ini: u8 = 1;
     };
 }
 

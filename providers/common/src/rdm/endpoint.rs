@@ -6,14 +6,15 @@
 //! direct call.
 use super::closing::Undelivered;
 use super::contexts::{ContextIndex, ContextSide, EndpointKind, Group};
+use super::hmem_options;
 use super::peers::{AvObserver, AvSubscription, PeerTable};
 use super::receives::PostsReceives;
 use super::rx_matcher::{RxMatcher, UnexpectedBody};
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_FENCE, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT,
-    FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_OPT_PEER_LINKS,
-    FI_OPT_SHARED_MEMORY_PERMITTED, FI_ORDER_ATOMIC_WAR, FI_ORDER_RMA_WAR, FI_ORDER_SAR,
-    FI_ORDER_WAR, FI_PEEK, FI_SOURCE_ERR, fi_peer_links,
+    FI_OPT_BUFFERED_MIN, FI_OPT_CUDA_API_PERMITTED, FI_OPT_FI_HMEM_P2P, FI_OPT_MAX_ATOMIC_SIZE,
+    FI_OPT_MIN_MULTI_RECV, FI_OPT_PEER_LINKS, FI_OPT_SHARED_MEMORY_PERMITTED, FI_ORDER_ATOMIC_WAR,
+    FI_ORDER_RMA_WAR, FI_ORDER_SAR, FI_ORDER_WAR, FI_PEEK, FI_SOURCE_ERR, fi_peer_links,
 };
 use crate::api::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, RxAttr,
@@ -251,6 +252,12 @@ pub trait RdmEngine: AvObserver + Sized {
     fn permit_memory(&self, _ep: u32, _permitted: bool) -> Result {
         Err(Error::NOPROTOOPT)
     }
+    /// Returns true if buffers of the endpoint may be in memory of devices (FI_HMEM), copied by this
+    /// library.
+    fn has_devices(&self, _ep: u32) -> bool {
+        false
+    }
+
     /// FI_OPT_PEER_LINKS: returns the numbers of peers by kind of link.
     fn peer_links(&self, _ep: u32) -> Result<fi_peer_links> {
         Err(Error::NOPROTOOPT)
@@ -518,6 +525,9 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 put_number(self.engine.state().matcher(self.id).buffering.option(name)?, value)
             }
+            FI_OPT_FI_HMEM_P2P if self.engine.has_devices(self.id) => {
+                put_bytes(&hmem_options::p2p(), value)
+            }
             _ => E::InternalOps::getopt(self, name, value),
         }
     }
@@ -539,6 +549,10 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 let size = number(value)?;
                 self.engine.state().matcher(self.id).buffering.set_option(name, size)
+            }
+            FI_OPT_FI_HMEM_P2P if self.engine.has_devices(self.id) => hmem_options::set_p2p(value),
+            FI_OPT_CUDA_API_PERMITTED if self.engine.has_devices(self.id) => {
+                hmem_options::set_cuda_permitted(value)
             }
             _ => E::InternalOps::setopt(self, name, value),
         }

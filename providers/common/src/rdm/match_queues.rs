@@ -304,7 +304,8 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         let Some(message) = unexpected.get(number) else { return Ok(PostOutcome::default()) };
         // As much of the message as the caller has room for, if it is here; the entry
         // names the buffer only when something was put there.
-        let copied = message.body.bytes().map_or(0, |bytes| op.buf.copy_from(0, bytes));
+        let bytes = message.body.bytes().filter(|_| !op.buf.is_device());
+        let copied = bytes.map_or(0, |bytes| op.buf.copy_from(0, bytes));
         let buf = if copied > 0 { op.buf.address() } else { 0 };
         let seen =
             Some(PeekedMessage { buf, ..PeekedMessage::of(message, op.context, op.flags, false) });

@@ -3,6 +3,7 @@ use super::messages::Envelope;
 use super::multi_recv::Recv;
 use crate::abi::{FI_COMPLETION, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, fi_addr_t};
 use crate::buf::MessageBytes;
+use crate::mr::MrTable;
 use crate::peer_srx::{NotedMessage, OwnersAnswer, OwnersEntry, SrxOwner, SrxStart, SrxStartQueue};
 use crate::slab::Slab;
 use std::collections::HashMap;
@@ -18,6 +19,8 @@ pub(super) struct PeerSrxQueue {
     slot: Option<(Envelope, OwnersEntry)>,
     /// Receives being filled.
     filling: Slab<OwnersEntry>,
+    /// Regions of the domain, for the locations of buffers, if it has FI_HMEM.
+    devices: Option<Arc<MrTable>>,
     /// Notes held by the owner, by the queues and numbers of the messages.
     noted: HashMap<(usize, u32), OwnersEntry>,
 }
@@ -29,8 +32,13 @@ fn are_alike(one: &Envelope, other: &Envelope) -> bool {
 }
 
 impl PeerSrxQueue {
-    pub(super) fn new(owner: SrxOwner, started: &Arc<SrxStartQueue>) -> Self {
+    pub(super) fn new(
+        owner: SrxOwner,
+        started: &Arc<SrxStartQueue>,
+        devices: Option<Arc<MrTable>>,
+    ) -> Self {
         Self {
+            devices,
             owner,
             started: started.clone(),
             slot: None,
@@ -39,8 +47,19 @@ impl PeerSrxQueue {
         }
     }
 
-    /// A receive for a message from `sender`, if the owner has one.
-    pub(super) fn take(&mut self, envelope: &Envelope, sender: fi_addr_t) -> Option<Recv> {
+    /// A receive for a message from `sender`, if the owner has one. The caller buffers a message
+    /// without a receive if `is_last`, and requests one again if not.
+    pub(super) fn take(
+        &mut self,
+        envelope: &Envelope,
+        sender: fi_addr_t,
+        is_last: bool,
+    ) -> Option<Recv> {
+        // Other owners keep an entry for each query without a receive: they get one query for each
+        // message, followed by its note.
+        if !is_last && !self.owner.is_own() {
+            return None;
+        }
         // A message that is asked for again may have a receive by now, and those behind it must not
         // get theirs first.
         if self.slot.is_some() {
@@ -65,6 +84,9 @@ impl PeerSrxQueue {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
+        if !self.owner.is_own() {
+            return false;
+        }
         if self.slot.is_some() {
             self.drop_slot();
         }
@@ -74,6 +96,15 @@ impl PeerSrxQueue {
     #[cold]
     fn drop_slot(&mut self) {
         if let Some((_, entry)) = self.slot.take() {
+            self.free_unqueued(entry);
+        }
+    }
+
+    /// Returns an entry without a note. The original's owners expect none: they would remove it from
+    /// the list of waiting messages, and count one of the sender's messages less. They free it when
+    /// they are closed.
+    fn free_unqueued(&self, entry: OwnersEntry) {
+        if self.owner.is_own() {
             self.owner.free(entry);
         }
     }
@@ -83,6 +114,10 @@ impl PeerSrxQueue {
         let Ok((buf, context, flags)) = entry.receive() else {
             self.owner.free(entry);
             return None;
+        };
+        let buf = match &self.devices {
+            Some(regions) => regions.located(buf),
+            None => buf,
         };
         let number = self.filling.insert(entry);
         // The owner asks for an entry of each receive.
@@ -99,8 +134,10 @@ impl PeerSrxQueue {
 
     /// Stores a note of a buffered message at the owner.
     pub(super) fn note(&mut self, envelope: &Envelope, sender: fi_addr_t, ep: u32, message: u32) {
-        let slot = self.slot.take().filter(|(of, _)| are_alike(of, envelope));
-        let entry = match slot {
+        if self.slot.as_ref().is_some_and(|(of, _)| !are_alike(of, envelope)) {
+            self.drop_slot();
+        }
+        let entry = match self.slot.take() {
             Some((_, entry)) => Some(entry),
             None => match self.owner.get(envelope.tagged, sender, envelope.len, envelope.tag) {
                 Ok(OwnersAnswer::Slot(entry)) => Some(entry),
@@ -129,7 +166,7 @@ impl PeerSrxQueue {
         if self.owner.note(entry, noted).is_ok() {
             self.noted.insert((envelope.queue(), message), entry);
         } else {
-            self.owner.free(entry);
+            self.free_unqueued(entry);
         }
     }
 

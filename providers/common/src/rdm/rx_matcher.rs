@@ -31,6 +31,7 @@ use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::lock::Level;
 use crate::matching::Pattern;
+use crate::mr::MrTable;
 use crate::multi_recv::BUFFERED;
 pub use crate::multi_recv::Recv;
 use crate::operation::RecvOp;
@@ -81,9 +82,15 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     }
 
     /// Takes receives from another provider's queue from now on (fi_peer(3)). The provider queues
-    /// started buffered messages in `started`.
-    pub fn import(&mut self, owner: SrxOwner, started: &Arc<SrxStartQueue>) {
-        self.imported = Some(Box::new(PeerSrxQueue::new(owner, started)));
+    /// started buffered messages in `started`. `devices`: the regions of a domain with FI_HMEM, for the
+    /// locations of buffers.
+    pub fn import(
+        &mut self,
+        owner: SrxOwner,
+        started: &Arc<SrxStartQueue>,
+        devices: Option<Arc<MrTable>>,
+    ) {
+        self.imported = Some(Box::new(PeerSrxQueue::new(owner, started, devices)));
     }
 
     /// Returns true if receives belong to another provider.
@@ -412,7 +419,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
         let envelope =
             Envelope { tagged, msg_tag: None, collective: false, tag, len, cq_data: data, peer };
-        let Some(recv) = self.take_posted(&envelope) else { return false };
+        let Some(recv) = self.take_of(&envelope, false) else { return false };
         bytes.copy_into(&recv.buf);
         self.received(&recv, &envelope);
         true
@@ -431,11 +438,18 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// part needed for the message.
     #[inline]
     pub fn take_posted(&mut self, envelope: &Envelope) -> Option<Recv> {
+        self.take_of(envelope, true)
+    }
+
+    /// Implements [`take_posted`](Self::take_posted). The caller buffers the message without a
+    /// receive if `is_last`, and requests one again if not.
+    #[inline]
+    fn take_of(&mut self, envelope: &Envelope, is_last: bool) -> Option<Recv> {
         let (queue, source) = (envelope.queue(), self.senders.name_of(envelope.peer));
         if let Some(imported) = &mut self.imported {
             if queue != COLLECTIVE {
                 let id = self.senders.id_of(envelope.peer);
-                let recv = imported.take(envelope, id)?;
+                let recv = imported.take(envelope, id, is_last)?;
                 // It was posted to the owner.
                 self.completions.part();
                 return Some(recv);

@@ -4,9 +4,10 @@ use super::multipath;
 use crate::plug_in::{self, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
+use ofi_provider::hmem;
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::interfaces;
-use ofi_stream::attrs::{OfferLimits, offers};
+use ofi_stream::attrs::{OfferLimits, add_devices, offers};
 use std::sync::OnceLock;
 
 /// Returns the user's limits on the infos from environment variables, read once; declares these to
@@ -34,6 +35,9 @@ pub(crate) fn limits() -> &'static OfferLimits {
 pub(crate) fn offered(api: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<ProviderOffer>> {
     let mut offers = offers(limits(), api, hints)?;
     offers.iter_mut().for_each(plug_in::current().offered);
+    if hmem::is_requested(hints) && !hmem::interfaces(provider()).is_empty() {
+        offers.iter_mut().for_each(add_devices);
+    }
     Ok(offers)
 }
 

@@ -253,6 +253,10 @@ impl LinkListener for TcpSocket {
         self.0.listen(backlog)
     }
 
+    fn stop_listening(&self) {
+        self.0.stop_listening();
+    }
+
     fn accept(&self) -> Result<(Self, Addr)> {
         let (socket, from) = Self::accept(self)?;
         if !config().peers.admits(from.ip()) {

@@ -22,7 +22,7 @@ use message::{LnxActiveRecv, LnxSrxStart};
 use ofi_provider::abi::{FI_COMPLETION, fi_addr_t};
 use ofi_provider::api::Bindings;
 use ofi_provider::atomic::Operation;
-use ofi_provider::core_provider::{CoreRail, CoreWaiter};
+use ofi_provider::core_provider::{CoreRail, CoreWaiter, RailAttr};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
@@ -185,7 +185,8 @@ impl LnxEngine {
             let owner = RailOwner::new(&self.shared, id, number, &completions, &core.activity);
             let (owner, kinds) = (Arc::new(owner), bindings.completions.kinds());
             let waits = core.waiter.is_none();
-            let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds, waits)?;
+            let opens = RailAttr { counted: kinds, waits, takes_whole: !self.has_devices() };
+            let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), opens)?;
             parts.push((core.fabric.clone(), rail.name()?));
             // The kernel bounds how many descriptors are watched in this way.
             let is_watched =
@@ -521,6 +522,11 @@ impl LnxEngine {
     /// Returns the maximum bytes of elements of any atomic operation.
     pub(crate) fn most_atomic_bytes() -> usize {
         AtomicLimits::most_of_all()
+    }
+
+    /// Returns true if buffers may be in memory of devices (FI_HMEM).
+    pub(crate) fn has_devices(&self) -> bool {
+        self.common.regions.interfaces().is_some()
     }
 
     /// Returns true if all cores have atomic operations.

@@ -10,6 +10,7 @@ use super::core_objects::RxmCore;
 use super::ep::RxmEngineEp;
 use super::further::PeerSupport;
 use super::further_calls::{self, PROBE_PORT};
+use super::idle_closer;
 use crate::provider::RXM;
 use crate::wire::{Accept, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
@@ -37,10 +38,9 @@ impl RxmEngineEp {
             return Err(Error::FIREWALLADDR);
         }
         let id = self.conns.new_conn(&mut self.peers, peer, Link::Refused)?;
-        if !self.connects.has_space(&self.conns) {
-            self.conns[id].retry.wait_in_line();
-            self.connects.push(id);
-        } else if let Err(error) = self.start_connect(id) {
+        if !idle_closer::may_call(self) {
+            idle_closer::wait_in_line(self, id);
+        } else if let Err(error) = idle_closer::start_or_wait(self, id) {
             self.conns.remove_unready(id);
             self.peers.detach(peer, id);
             return Err(error);
@@ -49,14 +49,16 @@ impl RxmEngineEp {
         Ok(id)
     }
 
-    /// Connects to queued peers, as far as the limit of concurrent attempts allows.
+    /// Connects to queued peers, as far as the limits of concurrent attempts and of connections
+    /// allow.
     #[cold]
     fn call_next(&mut self) {
-        while let Some(id) = self.connects.pop(&self.conns) {
+        while self.connects.has_queued() && idle_closer::may_call(self) {
+            let Some(id) = self.connects.pop() else { return };
             // The peer may have called, or the connection be over.
             let waits = |conn: &mut RxmConn| conn.link == Link::Refused && conn.retry.leave_line();
             if self.conns.get_mut(id).is_some_and(waits) {
-                if let Err(error) = self.start_connect(id) {
+                if let Err(error) = idle_closer::start_or_wait(self, id) {
                     self.ended(id, error);
                 }
             }
@@ -89,10 +91,12 @@ impl RxmEngineEp {
             swapped: false,
             ours: true,
             multicast: self.identity.attr.multicast,
+            closes: true,
         };
         self.conns[id].own = call.is_own();
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
+        conn.usage.is_dialed = true;
         match &conn.ep {
             Some(ep) => ep.connect(&peer.to_bytes(), &call.write()),
             None => Err(Error::OPBADSTATE),
@@ -112,7 +116,9 @@ impl RxmEngineEp {
             match event {
                 CoreEvent::Request { info, data } => self.called(info, &data),
                 CoreEvent::Connected { token, data } => self.connected(token as u32, &data),
-                CoreEvent::Ended { token } => self.ended(token as u32, Error::CONNRESET),
+                CoreEvent::Ended { token } => {
+                    idle_closer::peer_ended(self, token as u32, Error::CONNRESET);
+                }
                 CoreEvent::Failed { token, error, data } => {
                     self.call_failed(token as u32, error, &data);
                 }
@@ -122,6 +128,7 @@ impl RxmEngineEp {
         if self.connects.has_rejected() {
             self.call_refused_again();
         }
+        idle_closer::limit_connections(self);
         if self.connects.has_queued() {
             self.call_next();
         }
@@ -174,7 +181,11 @@ impl RxmEngineEp {
             further_calls::answer(self, &info, &addr, &call);
             return;
         }
-        let peer = self.peers.peer_at(self.av.as_deref(), addr.clone(), &mut self.matcher);
+        let mut peer = self.peers.peer_at(self.av.as_deref(), addr.clone(), &mut self.matcher);
+        if self.conns.get(self.peers[peer].conn).is_some_and(|conn| conn.link == Link::Closing) {
+            idle_closer::end_if_closed(self, self.peers[peer].conn);
+            peer = self.peers.peer_at(self.av.as_deref(), addr.clone(), &mut self.matcher);
+        }
         let id = self.peers[peer].conn;
         let known = self.conns.get(id);
         let caller = process_of(call.conn_id);
@@ -187,6 +198,9 @@ impl RxmEngineEp {
         };
         match incoming.answer(known.map_or(LocalConnState::None, RxmConn::own_call)) {
             ConnReqDecision::Accept => self.called_anew(peer, &info, &call),
+            ConnReqDecision::Replace if call.closes && self.conns[id].link == Link::Calling => {
+                idle_closer::replace_attempt(self, id, &info, &call);
+            }
             ConnReqDecision::Replace => {
                 // The transfers that wait stay with the connection.
                 self.conns.drop_link(id);
@@ -240,6 +254,7 @@ impl RxmEngineEp {
         conn.remote_id = packet_id(call.conn_id);
         conn.process = process_of(call.conn_id);
         (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
+        (conn.usage.closes, conn.usage.is_dialed) = (call.closes, false);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
             self.conns.count_credits(id, call.flow_control);
@@ -251,6 +266,7 @@ impl RxmEngineEp {
                 swapped: false,
                 ours: true,
                 multicast: call.multicast && self.identity.attr.multicast,
+                closes: true,
             };
             match &self.conns[id].ep {
                 Some(ep) => ep.accept(&data.write(call.own)),
@@ -263,11 +279,16 @@ impl RxmEngineEp {
             self.ended(id, error);
             return answered;
         }
+        self.limit.opened();
         true
     }
 
     fn connected(&mut self, id: u32, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.usage.is_replaced {
+            self.ended(id, Error::CANCELED);
+            return;
+        }
         if conn.is_probe {
             self.conns.probe_answered(id, PeerSupport::Unsupported);
             self.ended(id, Error::CANCELED);
@@ -278,6 +299,7 @@ impl RxmEngineEp {
                 Ok(accept) => {
                     conn.swapped = accept.swapped;
                     (conn.ours, conn.multicast) = (accept.ours, accept.multicast);
+                    conn.usage.closes = accept.closes;
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.process = process_of(accept.conn_id);
                     self.conns.count_credits(id, accept.flow_control);
@@ -294,7 +316,7 @@ impl RxmEngineEp {
                 }
             },
             Link::Accepting => {}
-            Link::Refused | Link::Connected | Link::Ended => return,
+            Link::Refused | Link::Connected | Link::Closing | Link::Ended => return,
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
@@ -312,6 +334,10 @@ impl RxmEngineEp {
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let refused = RejectReason::read(data);
+        if conn.usage.is_replaced {
+            self.ended(id, Error::CANCELED);
+            return;
+        }
         if conn.first != 0 {
             let refuses = refused == Some(RejectReason::Refused);
             let support = if refuses { PeerSupport::Supported } else { PeerSupport::Unsupported };
@@ -343,7 +369,7 @@ impl RxmEngineEp {
                 "a connection failed: {error} ({refused:?}; {link:?}, {rejections} refusals before)"
             );
             let keys = refused == Some(RejectReason::OtherKey);
-            self.ended(id, if keys { Error::KEYREJECTED } else { error });
+            idle_closer::peer_ended(self, id, if keys { Error::KEYREJECTED } else { error });
             return;
         }
         conn.link = Link::Refused;
@@ -380,6 +406,9 @@ impl RxmEngineEp {
     /// in the completion queue are received first; the connection has no other use from now on. The
     /// cost is independent of the number of other connections.
     pub(super) fn end(&mut self, id: u32, error: Error) {
+        if self.conns.get(id).is_some_and(|conn| conn.link == Link::Closing) {
+            self.conns.set_closing(id, false);
+        }
         let Some(conn) = self.conns.get_mut(id) else { return };
         let link = std::mem::replace(&mut conn.link, Link::Ended);
         let source = u64::from(conn.name(id));
@@ -405,7 +434,7 @@ impl RxmEngineEp {
         self.peers.detach(conn.peer, id);
         self.fetches.lose_messages_of(&mut self.matcher, &mut self.conns, (id, &mut conn), error);
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
-        if conn.was_made && unconnected {
+        if conn.was_made && unconnected && !conn.usage.is_closed {
             if let Some(later) = self.matcher.completions.internal_ops() {
                 later.lost(self.peers.name_of(conn.peer), error);
             }
@@ -432,6 +461,7 @@ impl RxmEngineEp {
         let (waiting, urgent) =
             (std::mem::take(&mut conn.waiting), std::mem::take(&mut conn.urgent));
         let (ep, ops) = (conn.ep.take(), conn.ops);
+        conn.usage.open = None;
         let (peer, made) = (conn.peer, conn.was_made);
         if !made {
             self.connects.remove_rejected(id);

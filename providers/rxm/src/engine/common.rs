@@ -1,11 +1,14 @@
 //! State shared by the endpoints of a domain.
+use super::conn_limit::ConnCounts;
 use crate::config::RxmConfig;
 use crate::provider::RXM;
 use crate::wire::FlowControl;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::FI_PROTO_IWARP;
 use ofi_provider::api::DomainSettings;
+use ofi_provider::buf::SendBuf;
 use ofi_provider::core_provider::{self, CoreBuf};
+use ofi_provider::device::BouncePool;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
@@ -51,6 +54,10 @@ pub(crate) struct Common {
     pub(super) core_inject: usize,
     /// Most segments of one transfer of the core's.
     pub(super) core_iov: usize,
+    /// Host memory for copies of memory of devices, if the domain has FI_HMEM.
+    pub(super) bounce: Option<Arc<BouncePool>>,
+    /// Connections of all endpoints.
+    pub(super) conn_counts: ConnCounts,
     /// The core can report the delivery of a message to the peer's core.
     pub(super) core_delivers: bool,
     /// Generator of keys for regions registered by this provider, if the core does not choose them.
@@ -81,6 +88,8 @@ impl Common {
             true => None,
             false => core_provider::CoreWaitSet::open(domain.fabric()).ok(),
         };
+        let (limit, timeout) = (config.hmem_bounce, config.hmem_timeout);
+        let bounce = settings.interfaces().map(|all| BouncePool::new(all, limit, timeout));
         let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
         // Shared receives cannot be promised to one peer, and of a single receive nothing would be
         // left to promise.
@@ -116,12 +125,23 @@ impl Common {
             keys,
             flow_control,
             may_share,
+            bounce,
+            conn_counts: ConnCounts::of_process(),
         }
     }
 
     /// Returns a key unlikely to be chosen by an application, and not guessable by a peer.
     pub(super) fn key(&self) -> u64 {
         self.keys.draw()
+    }
+
+    /// Copies the application's data to a buffer like [`CoreBuf::copy_of`], also from memory of a
+    /// device: then the call waits for the copies.
+    pub(super) fn copy_of(&self, buf: &SendBuf, to: &mut CoreBuf) -> Result<SendBuf> {
+        match &self.bounce {
+            Some(pool) if buf.is_device() => to.copy_of_device(buf, pool),
+            _ => to.copy_of(buf),
+        }
     }
 
     /// A new buffer for one packet.

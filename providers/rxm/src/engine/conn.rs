@@ -1,4 +1,6 @@
 //! State of an endpoint's connection or connection attempt.
+use super::conn_limit::ConnUsage;
+use super::device_copies::MessageCopies;
 use super::further::FurtherConns;
 use ofi_provider::addr::Addr;
 use ofi_provider::conn_arbiter::{ConnectBackoff, LocalConnState, ProcessInstance};
@@ -27,6 +29,9 @@ pub(super) enum Link {
     Refused,
     /// The connection is made, and transfers can go out.
     Connected,
+    /// This side has agreed on the end of the idle connection by the peer: nothing is sent before
+    /// the end or its cancellation.
+    Closing,
     /// The connection has ended, and its messages wait for space in the completion queue.
     Ended,
 }
@@ -93,6 +98,8 @@ pub(crate) struct RxmConn {
     pub(super) ours: bool,
     /// The peer takes notices of multicast groups.
     pub(super) multicast: bool,
+    /// Use of the connection, and the agreement on its end.
+    pub(super) usage: ConnUsage,
     /// The sides count each other's receive buffers.
     pub(super) counted: bool,
     /// Credits received before this side knew about flow control: the peer's message may overtake
@@ -108,6 +115,11 @@ pub(crate) struct RxmConn {
 }
 
 impl RxmConn {
+    /// Returns true if a posted receive is being filled by segments of the connection.
+    pub(super) fn is_filling(&self) -> bool {
+        self.partial.iter().any(|partial| partial.target.is_recv())
+    }
+
     pub(super) fn new(peer: u32, link: Link) -> Self {
         Self {
             peer,
@@ -139,6 +151,7 @@ impl RxmConn {
             swapped: false,
             ours: false,
             multicast: false,
+            usage: ConnUsage::default(),
             counted: false,
             early: 0,
             unnotified: 0,
@@ -158,7 +171,7 @@ impl RxmConn {
         match self.link {
             Link::Calling => LocalConnState::Calling,
             Link::Refused => LocalConnState::Refused,
-            Link::Accepting | Link::Connected | Link::Ended => LocalConnState::Made,
+            Link::Accepting | Link::Connected | Link::Closing | Link::Ended => LocalConnState::Made,
         }
     }
 
@@ -281,9 +294,26 @@ pub(super) enum Waiting {
 #[derive(Debug)]
 pub(super) enum SegmentTarget {
     Recv(Recv),
+    /// Receive in memory of a device, with the copies of the segments.
+    Device(Recv, Box<MessageCopies>),
     /// Segments for the buffered message with this number.
     Buffered(u32),
     Nowhere,
+}
+
+impl SegmentTarget {
+    /// Returns the target of the segments of a message with this receive.
+    pub(super) fn of(recv: Recv) -> Self {
+        match recv.buf.is_device() {
+            true => Self::Device(recv, Box::default()),
+            false => Self::Recv(recv),
+        }
+    }
+
+    /// Returns true for a receive.
+    pub(super) fn is_recv(&self) -> bool {
+        matches!(self, Self::Recv(_) | Self::Device(..))
+    }
 }
 
 /// Message with segments still to arrive.

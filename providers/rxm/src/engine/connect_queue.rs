@@ -20,10 +20,10 @@ pub(super) struct ConnectQueue {
 
 impl ConnectQueue {
     /// Returns true if another connection attempt may start now
-    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
-    pub(super) fn has_space(&mut self, conns: &RxmConns) -> bool {
+    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)), with at most `most` of them.
+    pub(super) fn has_space(&mut self, conns: &RxmConns, most: usize) -> bool {
         let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
-        self.calls.has_space(AT_A_TIME, clock(), calls)
+        self.calls.has_space(AT_A_TIME.min(most), clock(), calls)
     }
 
     /// Records the start of an attempt.
@@ -41,11 +41,13 @@ impl ConnectQueue {
         !self.line.is_empty()
     }
 
-    /// Takes the next queued connection, if its attempt may start now.
-    pub(super) fn pop(&mut self, conns: &RxmConns) -> Option<u32> {
-        if self.line.is_empty() || !self.has_space(conns) {
-            return None;
-        }
+    /// Returns the number of queued connections.
+    pub(super) fn queued(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Takes the next queued connection.
+    pub(super) fn pop(&mut self) -> Option<u32> {
         self.line.pop_front()
     }
 

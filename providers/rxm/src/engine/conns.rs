@@ -1,6 +1,6 @@
 //! Connections of an endpoint, their packets, and the buffers of these.
 use super::common::{Common, process_id};
-use super::conn::{INDEX_BITS, Link, RxmConn, SegmentTarget, Token, Waiting, names};
+use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, names};
 use super::core_objects::RxmCore;
 use super::pending::RxmUnexpected;
 use crate::provider::RXM;
@@ -105,6 +105,15 @@ impl RxmConns {
     /// Records a connection as established.
     pub(super) fn note_established(&mut self) {
         self.unready -= 1;
+    }
+
+    /// Records the agreement on the end of a connection by the peer, or the peer's cancellation of
+    /// it. Transfers wait after an agreement, as before the connection is established.
+    pub(super) fn set_closing(&mut self, id: u32, is_closing: bool) {
+        (self.conns[id].link, self.unready) = match is_closing {
+            true => (Link::Closing, self.unready + 1),
+            false => (Link::Connected, self.unready - 1),
+        };
     }
 
     /// Records the end of a connection, established or not.
@@ -260,7 +269,9 @@ impl RxmConns {
     pub(super) fn grant(&mut self, id: u32) {
         let enough = (self.common.rx_buffers(false) as u32 / 2).max(1);
         let Some(conn) = self.conns.get(id).filter(|conn| conn.counted) else { return };
-        if conn.unnotified < enough || conn.link != Link::Connected {
+        // A peer about to close the connection may need a credit to cancel that.
+        let is_open = matches!(conn.link, Link::Connected | Link::Closing);
+        if conn.unnotified < enough || !is_open {
             return;
         }
         // Without memory for a packet the peer is notified in a later progress iteration.
@@ -415,6 +426,7 @@ impl RxmConns {
 
     /// Closes the core's endpoint of a connection without any data sent yet.
     pub(super) fn drop_link(&mut self, id: u32) {
+        self.conns[id].usage.open = None;
         if let Some(ep) = self.conns[id].ep.take() {
             for (_, buf) in ep.close() {
                 self.release(buf);
@@ -422,19 +434,11 @@ impl RxmConns {
         }
     }
 
-    /// Returns true if a posted receive is being filled by segments of a connection.
-    pub(super) fn is_filling(&self, id: u32) -> bool {
-        let arriving = |conn: &RxmConn| {
-            conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))
-        };
-        self.conns.get(id).is_some_and(arriving)
-    }
-
     /// Copies the application's data; returns the copy, and the same as the buffer to send.
     #[cold]
     pub(super) fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
         let mut copy = self.buffer()?;
-        let sent = copy.copy_of(buf)?;
+        let sent = self.common.copy_of(buf, &mut copy)?;
         Ok((copy, sent))
     }
 
@@ -465,6 +469,7 @@ impl RxmConns {
         }
         let conn = &mut self.conns[id];
         (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
+        conn.usage.open = Some(self.common.conn_counts.count_open());
         if self.common.flow_control {
             // The number of buffers cannot grow as messages arrive, because the peer sends none
             // before it is notified of buffers.

@@ -7,7 +7,7 @@
 //! Any other pair of a sender's and a receiver's context has its own connection, with messages in
 //! one direction only. The sender connects to the receiver's listener. The connection data name
 //! both contexts, in a version understood only by this library.
-use super::conn::Link;
+use super::conn::{Link, RxmConn};
 use super::ep::RxmEngineEp;
 use super::pending::ContextConnReq;
 use crate::wire::{RejectReason, RxmConnReq};
@@ -63,7 +63,9 @@ impl RxmEngineEp {
         self.matcher.completions.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
-            if self.conns.is_filling(id) || self.fetches.sizes().any(|(conn, _)| conn == id) {
+            if self.conns.get(id).is_some_and(RxmConn::is_filling)
+                || self.fetches.sizes().any(|(conn, _)| conn == id)
+            {
                 self.ended(id, Error::CANCELED);
             }
         }

@@ -1,6 +1,7 @@
 //! Endpoint of the engine: core objects used by it, its peers and connections, and its progress.
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn};
+use super::conn_limit::ConnLimit;
 use super::connect_queue::ConnectQueue;
 use super::conns::RxmConns;
 use super::core_objects::{PeerCounts, ReservedPort, RxmCore};
@@ -84,6 +85,8 @@ pub(crate) struct RxmEngineEp {
     pub(crate) conns: RxmConns,
     /// Connection attempts.
     pub(super) connects: ConnectQueue,
+    /// Limit of connections.
+    pub(super) limit: ConnLimit,
 
     /// Incomplete transfers.
     pub(crate) tx: RxmTransmit,
@@ -109,8 +112,8 @@ pub(crate) struct RxmEngineEp {
     pub(crate) wants_help: bool,
     /// Time of the last check for peers disconnected from unread connections.
     pub(super) last_end_look: Instant,
-    /// True if the next progress iteration is to check for connection events, regardless of the
-    /// interval.
+    /// True if the next progress iteration is to check for connection events and ended copies,
+    /// regardless of the interval.
     pub(super) look_now: bool,
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
@@ -151,6 +154,7 @@ impl RxmEngineEp {
             handed: Vec::new(),
             conns,
             connects: ConnectQueue::default(),
+            limit: ConnLimit::default(),
             tx,
             shared: SharedBuffers::default(),
             since_look: 0,
@@ -200,6 +204,7 @@ impl RxmEngineEp {
         if listens {
             let new = self.bound.listen(fabric, &info, &eq)?;
             self.identity.local = Addr::from_bytes(&new.name()?)?;
+            self.limit.reads_core = new.accept_within_limit().is_ok();
             pep = Some(new);
         }
         self.shared.set_wanted(match srx {
@@ -283,6 +288,7 @@ impl RxmEngineEp {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
+        self.fetches.copies.cancel(&mut self.matcher);
         for matched in self.matcher.cancel_all() {
             self.fetches.match_message(
                 &mut self.matcher,

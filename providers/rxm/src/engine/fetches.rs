@@ -9,6 +9,7 @@
 use super::common::Common;
 use super::conn::{Partial, RxmConn, SegmentTarget, Token, Waiting};
 use super::conns::RxmConns;
+use super::device_copies::{DeviceCopies, MessageCopies};
 use super::pending::{PartialUnexpected, RendezvousGet, Report, Reports, RxmUnexpected};
 use super::transmit::is_end;
 use crate::wire::{Malformed, PacketKind, Parsed, RxmHeader};
@@ -29,6 +30,8 @@ pub(super) struct RxmFetches {
     fetches: Slab<RendezvousGet>,
     /// Messages to be reported, on an endpoint with buffered receives.
     reports: Reports,
+    /// Messages with copies to memory of devices in progress.
+    pub(super) copies: DeviceCopies,
 }
 
 impl RendezvousGet {
@@ -54,7 +57,8 @@ impl RendezvousGet {
 
 impl RxmFetches {
     pub(super) fn new(common: Arc<Common>) -> Self {
-        Self { common, fetches: Slab::default(), reports: Reports::new() }
+        let (fetches, copies) = (Slab::default(), DeviceCopies::default());
+        Self { common, fetches, reports: Reports::new(), copies }
     }
 
     /// Returns the messages being read, each by its connection with its bytes.
@@ -65,6 +69,29 @@ impl RxmFetches {
     /// Returns true if messages are read over a further connection.
     pub(super) fn has_via(&self, conn: u32) -> bool {
         self.fetches.iter().any(|(_, fetch)| fetch.via == conn)
+    }
+
+    /// Starts the copies of a message to a receive in memory of a device.
+    #[cold]
+    pub(super) fn deliver(&mut self, recv: Recv, envelope: Envelope, bytes: &[u8]) {
+        let mut copies = MessageCopies::default();
+        copies.add(&self.common, &recv.buf, 0, bytes);
+        self.copies.add(recv, envelope, copies);
+    }
+
+    /// Stores a buffered message in its receive, and reports it.
+    fn store(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        recv: Recv,
+        envelope: &Envelope,
+        bytes: &[u8],
+    ) {
+        if recv.buf.is_device() {
+            return self.deliver(recv, *envelope, bytes);
+        }
+        recv.buf.copy_from(0, bytes);
+        matcher.received(&recv, envelope);
     }
 
     /// Returns true if messages wait to be reported.
@@ -489,16 +516,16 @@ impl RxmFetches {
         if fetch.report.is_some() {
             return self.early_done(matcher, conns, RendezvousGet { regions: Vec::new(), ..fetch });
         }
-        if let Some(error) = fetch.error {
-            matcher.failed(&fetch.recv, &fetch.envelope, error);
-            return;
-        }
-        if !fetch.by_write || fetch.wanted == 0 {
-            let mut header = RxmHeader::of(PacketKind::RndvReadDone, 0);
-            header.msg_id = fetch.header.msg_id;
+        // With its connection the sender learns of the failure anyway.
+        let is_lost = |error| is_end(error) || error == Error::CANCELED;
+        if (!fetch.by_write || fetch.wanted == 0) && !fetch.error.is_some_and(is_lost) {
+            let header = RxmHeader::read_done(fetch.header.msg_id, fetch.error);
             conns.send_control(fetch.conn, header, None);
         }
-        matcher.received(&fetch.recv, &fetch.envelope);
+        match fetch.error {
+            Some(error) => matcher.failed(&fetch.recv, &fetch.envelope, error),
+            None => matcher.received(&fetch.recv, &fetch.envelope),
+        }
     }
 
     /// Fails the receive of a message after a failed read.
@@ -555,15 +582,13 @@ impl RxmFetches {
         match buffered.body {
             RxmUnexpected::Whole(bytes) => {
                 if let Some(recv) = recv {
-                    recv.buf.copy_from(0, &bytes);
-                    matcher.received(&recv, &envelope);
+                    self.store(matcher, recv, &envelope, &bytes);
                 }
                 peers.forget_if_unused(envelope.peer, matcher);
             }
             RxmUnexpected::InPacket(buf, len) => {
                 if let Some(recv) = recv {
-                    recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
-                    matcher.received(&recv, &envelope);
+                    self.store(matcher, recv, &envelope, &buf[crate::wire::HEADER_LEN..len]);
                 }
                 conns.release(Some(buf));
                 peers.forget_if_unused(envelope.peer, matcher);
@@ -577,8 +602,15 @@ impl RxmFetches {
                 let Some(partial) = conn.partial.iter_mut().find(of) else { return };
                 partial.target = match recv {
                     Some(recv) => {
-                        recv.buf.copy_from(0, &bytes);
-                        SegmentTarget::Recv(recv)
+                        let mut target = SegmentTarget::of(recv);
+                        match &mut target {
+                            SegmentTarget::Device(recv, copies) => {
+                                copies.add(&self.common, &recv.buf, 0, &bytes);
+                            }
+                            SegmentTarget::Recv(recv) => _ = recv.buf.copy_from(0, &bytes),
+                            SegmentTarget::Buffered(_) | SegmentTarget::Nowhere => {}
+                        }
+                        target
                     }
                     None => SegmentTarget::Nowhere,
                 };
@@ -615,8 +647,14 @@ impl RxmFetches {
         let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {
             waits |= matches!(partial.target, SegmentTarget::Buffered(_));
-            if let SegmentTarget::Recv(recv) = partial.target {
-                matcher.failed(&recv, &partial.envelope, error);
+            match partial.target {
+                SegmentTarget::Recv(recv) => matcher.failed(&recv, &partial.envelope, error),
+                SegmentTarget::Device(recv, copies) => {
+                    // The copies end before the application gets its buffer back.
+                    drop(copies);
+                    matcher.failed(&recv, &partial.envelope, error);
+                }
+                SegmentTarget::Buffered(_) | SegmentTarget::Nowhere => {}
             }
         }
         self.fail_of(matcher, conns, id, error);

@@ -18,7 +18,7 @@ pub(super) fn start_wanted(ep: &mut RxmEngineEp) {
     for (first, index) in ep.conns.take_wanted() {
         let peer = ep.conns[first].peer;
         let contexts = ep.context_index.to(ep.peers[peer].rx);
-        if !contexts.are_first() || !ep.connects.has_space(&ep.conns) {
+        if !contexts.are_first() || !ep.connects.has_space(&ep.conns, usize::MAX) {
             continue;
         }
         let Ok(id) = ep.conns.new_conn(&mut ep.peers, peer, Link::Calling) else { continue };
@@ -74,6 +74,7 @@ pub(super) fn answer(ep: &mut RxmEngineEp, info: &InfoBuf, addr: &Addr, call: &R
             }
         }
         (ConnReqDecision::Replace, Some(id)) => {
+            ep.conns[id].usage.had_replaced = true;
             ep.conns.drop_link(id);
             ep.accept_or_refuse(id, info, call);
         }

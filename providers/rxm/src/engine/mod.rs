@@ -8,14 +8,18 @@ mod atomic;
 mod cm;
 mod common;
 mod conn;
+mod conn_limit;
 mod connect_queue;
 mod conns;
 mod contexts;
 mod core_objects;
+mod device_copies;
+mod device_tx;
 mod ep;
 mod fetches;
 mod further;
 mod further_calls;
+mod idle_closer;
 mod parked;
 mod pending;
 mod progress;
@@ -251,6 +255,11 @@ impl RxmEngine {
         Ok(())
     }
 
+    /// Returns true if buffers may be in memory of devices (FI_HMEM).
+    pub(crate) fn has_bounce(&self) -> bool {
+        self.common.bounce.is_some()
+    }
+
     /// Returns the limit on the total time spent closing endpoints.
     pub(crate) fn closing(&self) -> &CloseBudget {
         &self.closing
@@ -399,7 +408,8 @@ impl RxmState {
     /// Has an endpoint take its receives from another provider's queue.
     pub(crate) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn SrxStartHandler>) {
         let started = self.started.get_or_insert_with(|| SrxStartQueue::new(engine));
-        self.eps[ep].matcher.import(owner, started);
+        // The provider offers no receives of another one with FI_HMEM.
+        self.eps[ep].matcher.import(owner, started, None);
     }
 
     /// Continues the buffered messages started by other providers; returns true if there were any.
@@ -484,6 +494,7 @@ impl PostsReceives for RxmState {
     fn match_message(&mut self, matched: MatchedMessage) {
         if let Some(ep) = self.eps.get_mut(matched.owner) {
             ep.fetches.match_message(&mut ep.matcher, &mut ep.conns, &mut ep.peers, matched);
+            ep.look_now |= ep.fetches.copies.is_any();
         }
     }
 

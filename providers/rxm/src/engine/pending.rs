@@ -2,9 +2,9 @@
 use crate::wire::{
     HEADER_LEN, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmConnReq, RxmHeader,
 };
-use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
+use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT, FI_REMOTE_CQ_DATA};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::RemoteSegments;
+use ofi_provider::api::{RemoteSegments, SendOp};
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::core_provider::{CoreBuf, CoreRegion};
 use ofi_provider::cq::Context;
@@ -194,6 +194,18 @@ pub(super) struct ContextConnReq {
 /// Maximum size of a packet built on the stack and copied by the core.
 pub(super) const MAX_INJECT: usize = 256;
 
+/// Form of a sent message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MessageWay {
+    /// One packet, segments or rendezvous, by its size.
+    BySize,
+    /// Rendezvous regardless of its size, so the receiver acknowledges the message: it must match a
+    /// receive first, or the core does not report delivery.
+    Announced,
+    /// One packet with the payload in memory of a device, read by the core.
+    DevicePacket,
+}
+
 /// A message on its way.
 #[derive(Clone, Debug)]
 pub(super) struct RxmMessage {
@@ -203,9 +215,7 @@ pub(super) struct RxmMessage {
     pub(super) cq_data: Option<u64>,
     /// The message is complete only when its receiver has it.
     pub(super) deliver: bool,
-    /// The message is announced regardless of its size, so the receiver acknowledges it: the
-    /// message must match a receive first, or the core does not report delivery.
-    pub(super) notified: bool,
+    pub(super) way: MessageWay,
     /// Bytes sent in segments, and the number of these segments.
     pub(super) sent: usize,
     pub(super) segments: u32,
@@ -214,6 +224,23 @@ pub(super) struct RxmMessage {
 }
 
 impl RxmMessage {
+    /// Creates the message of an operation, before its first packet. `deliver`: it is complete only
+    /// when its receiver has it.
+    #[inline(always)]
+    pub(super) fn new(op: SendOp, tagged: bool, deliver: bool, way: MessageWay) -> Self {
+        Self {
+            tagged,
+            tag: op.tag,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            buf: op.buf,
+            deliver,
+            way,
+            sent: 0,
+            segments: 0,
+            number: 0,
+        }
+    }
+
     pub(super) fn header(&self, kind: PacketKind) -> RxmHeader {
         RxmHeader {
             op: if self.tagged { OP_TAGGED } else { OP_MSG },

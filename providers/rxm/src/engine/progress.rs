@@ -2,8 +2,10 @@
 use super::common::clock;
 use super::conn::{RxmConn, came_on, names};
 use super::ep::RxmEngineEp;
+use super::idle_closer::SEARCH_INTERVAL;
 use super::pending::RxmUnexpected;
-use crate::wire::{RxmFast, RxmHeader};
+use crate::wire::{HEADER_LEN, RxmFast, RxmHeader};
+use ofi_provider::buf::UntrustedBytes;
 use ofi_provider::core_provider::Entries;
 use ofi_provider::error::Error;
 use ofi_provider::rx_matcher::RxMatcher;
@@ -16,6 +18,9 @@ const END_LOOK: Duration = Duration::from_secs(1);
 /// Progress iterations without a completion until the time is checked.
 const IDLE_ITERATIONS: u32 = 16;
 
+/// The same while there are more connections than the limit.
+const LIMITED_ITERATIONS: u32 = 4;
+
 /// Fast path of a whole message without special attributes for the oldest receive: saves the decoded
 /// header and the envelope. Returns false in any other case, without any change.
 #[inline(always)]
@@ -23,9 +28,11 @@ pub(super) fn fast_message(
     conns: &Slab<RxmConn>,
     matcher: &mut RxMatcher<RxmUnexpected>,
     source: u64,
-    packet: &[u8],
+    packet: UntrustedBytes<'_>,
 ) -> bool {
-    let Some(RxmFast { conn_id, tagged, tag, body }) = RxmHeader::parse_fast(packet) else {
+    let Some(head) = packet.first_chunk::<HEADER_LEN>() else { return false };
+    let body = packet.behind(HEADER_LEN);
+    let Some(RxmFast { conn_id, tagged, tag }) = RxmHeader::parse_fast(&head, body.len()) else {
         return false;
     };
     let Some((_, conn)) = came_on(conns, source) else { return false };
@@ -74,6 +81,7 @@ impl RxmEngineEp {
         let hurry = self.conns.has_unready() || self.look_now || !self.conns.wanted.is_empty();
         if hurry
             || self.idle_iterations >= IDLE_ITERATIONS
+            || (self.limit.is_exceeded && self.idle_iterations >= LIMITED_ITERATIONS)
             || self.since_look >= self.common.config.cq_eq_fairness
         {
             self.idle_iterations = 0;
@@ -81,14 +89,28 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reads the core's completion queue once, and handles the entries; returns their number.
+    /// Reads the core's completion queue once, and handles the entries. Returns the number of
+    /// entries, and of messages delivered without one: with shared receive buffers, and no earlier
+    /// packet parked.
     #[inline(always)]
     fn read_core(&mut self, most: usize) -> usize {
         let Some(core) = &self.core else { return 0 };
-        match core.cq.read(most, &mut self.entries) {
+        let mut delivered = 0;
+        let entries = &mut self.entries;
+        let read = if core.srx.is_some() && self.parked.is_empty() {
+            let (conns, matcher) = (&*self.conns, &mut self.matcher);
+            core.cq.read_into(most, entries, |source, packet| {
+                let taken = fast_message(conns, matcher, source, packet);
+                delivered += usize::from(taken);
+                taken
+            })
+        } else {
+            core.cq.read(most, entries)
+        };
+        match read {
             Ok(n) => {
                 self.take_entries();
-                n
+                n + delivered
             }
             Err(Error::AVAIL) => self.read_core_error(),
             Err(_) => 0,
@@ -141,9 +163,17 @@ impl RxmEngineEp {
 
     /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
+        if self.fetches.copies.is_any() {
+            self.fetches.copies.poll(&mut self.matcher);
+        }
         self.since_look = 0;
         let now = clock();
-        let early = now.duration_since(self.last_look) < self.common.config.cm_interval;
+        let interval = match self.common.config.cm_interval {
+            // Connections end and start one after the other.
+            interval if self.limit.is_exceeded => interval.min(SEARCH_INTERVAL),
+            interval => interval,
+        };
+        let early = now.duration_since(self.last_look) < interval;
         if !early {
             (self.last_look, self.show_due) = (now, true);
             if now.duration_since(self.last_end_look) >= END_LOOK {
@@ -153,7 +183,7 @@ impl RxmEngineEp {
         } else if !self.conns.has_unready() && !self.look_now && self.conns.wanted.is_empty() {
             return;
         }
-        self.look_now = false;
+        self.look_now = self.fetches.copies.is_any();
         self.connection_events();
     }
 
@@ -163,7 +193,8 @@ impl RxmEngineEp {
         let Some(core) = &self.core else { return true };
         // The event queue wakes the waiter, and then has to be read.
         self.look_now = true;
-        if !self.handed.is_empty()
+        if self.fetches.copies.is_any()
+            || !self.handed.is_empty()
             || self.connects.has_rejected()
             || self.connects.has_queued()
             || (!self.parked.is_empty() && self.matcher.completions.has_space())

@@ -5,6 +5,7 @@
 //! its sender.
 use super::conn::{Partial, SegmentTarget, came_on};
 use super::ep::RxmEngineEp;
+use super::idle_closer;
 use super::parked::ParkedPackets;
 use super::pending::{
     HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RxmPacket, RxmUnexpected,
@@ -17,7 +18,8 @@ use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::Error;
 use ofi_provider::heap;
 use ofi_provider::malformed;
-use ofi_provider::rx_matcher::Envelope;
+use ofi_provider::reserved::{ONLY_TAG, WITH_DEVICES};
+use ofi_provider::rx_matcher::{Envelope, Recv};
 use ofi_provider::slab::NONE;
 
 /// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
@@ -141,10 +143,11 @@ impl RxmEngineEp {
         };
         self.conns[id].received.one(envelope.len);
         match self.matcher.take_posted(&envelope) {
-            Some(recv) if !only_tag(&recv) => {
+            Some(recv) if recv.flags & (ONLY_TAG | WITH_DEVICES) == 0 => {
                 recv.buf.copy_from(0, bytes);
                 self.matcher.received(&recv, &envelope);
             }
+            Some(recv) if !only_tag(&recv) => deliver_to_device(self, recv, envelope, bytes),
             None if self.matcher.senders.drops(&envelope) => {}
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
@@ -183,9 +186,12 @@ impl RxmEngineEp {
                 };
                 self.conns[id].received.one(envelope.len);
                 match self.matcher.take_posted(&envelope) {
-                    Some(recv) if !only_tag(&recv) => {
+                    Some(recv) if recv.flags & (ONLY_TAG | WITH_DEVICES) == 0 => {
                         recv.buf.copy_from(0, payload);
                         self.matcher.received(&recv, &envelope);
+                    }
+                    Some(recv) if !only_tag(&recv) => {
+                        deliver_to_device(self, recv, envelope, payload)
                     }
                     // No receive waits for the message, nor ever will.
                     None if self.matcher.senders.drops(&envelope) => {}
@@ -230,7 +236,7 @@ impl RxmEngineEp {
                 Ok(())
             }
             PacketKind::RndvReadDone => {
-                let known = self.tx.message_fetched(&mut self.conns, id, header.msg_id);
+                let known = self.tx.message_fetched(&mut self.conns, id, &header);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
             PacketKind::RndvWriteTo => {
@@ -242,6 +248,7 @@ impl RxmEngineEp {
             PacketKind::RndvWriteDone => {
                 self.fetches.written(&mut self.matcher, &mut self.conns, id, &header)
             }
+            PacketKind::Close => idle_closer::on_step(self, id, &header),
             PacketKind::Credit => self.conns.granted(came, header.ctrl_data),
             PacketKind::Atomic => self.atomic_came(id, &header, payload),
             PacketKind::AtomicResponse => {
@@ -298,7 +305,7 @@ impl RxmEngineEp {
                 let msg_id = header.msg_id;
                 self.conns[id].received.one(envelope.len);
                 let target = match self.matcher.take_posted(&envelope) {
-                    Some(recv) if !only_tag(&recv) => SegmentTarget::Recv(recv),
+                    Some(recv) if !only_tag(&recv) => SegmentTarget::of(recv),
                     None if self.matcher.senders.drops(&envelope) => SegmentTarget::Nowhere,
                     None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => {
                         self.too_much(id);
@@ -332,9 +339,12 @@ impl RxmEngineEp {
         if last != (partial.done == of.len) {
             return Err(Malformed("a message shorter or longer than it says"));
         }
-        match &partial.target {
+        match &mut partial.target {
             SegmentTarget::Recv(recv) => {
                 recv.buf.copy_from(done, payload);
+            }
+            SegmentTarget::Device(recv, copies) => {
+                copies.add(&self.common, &recv.buf, done, payload);
             }
             SegmentTarget::Buffered(message) => {
                 let (message, mut fits) = (*message, true);
@@ -366,8 +376,13 @@ impl RxmEngineEp {
         }
         if last {
             let partial = self.conns[id].partial.swap_remove(at);
-            if let SegmentTarget::Recv(recv) = partial.target {
-                self.matcher.received(&recv, &of);
+            match partial.target {
+                SegmentTarget::Recv(recv) => self.matcher.received(&recv, &of),
+                SegmentTarget::Device(recv, copies) => {
+                    self.fetches.copies.add(recv, of, *copies);
+                    self.look_now = true;
+                }
+                SegmentTarget::Buffered(_) | SegmentTarget::Nowhere => {}
             }
         }
         if self.fetches.has_reports() {
@@ -413,4 +428,11 @@ impl RxmEngineEp {
         }
         Ok(())
     }
+}
+
+/// Starts the copies of a message to a receive in memory of a device.
+#[cold]
+fn deliver_to_device(ep: &mut RxmEngineEp, recv: Recv, envelope: Envelope, bytes: &[u8]) {
+    ep.fetches.deliver(recv, envelope, bytes);
+    ep.look_now = true;
 }

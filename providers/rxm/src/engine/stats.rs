@@ -20,7 +20,7 @@ impl RxmConn {
             Link::Calling => states::CALLING,
             Link::Accepting => states::CALLED,
             Link::Refused => states::LATER,
-            Link::Connected | Link::Ended => states::CONNECTED,
+            Link::Connected | Link::Closing | Link::Ended => states::CONNECTED,
         };
         let in_memory = self.ep.as_ref().is_some_and(CoreEndpoint::is_in_memory);
         let ways = if in_memory { peer_bits::SENDS_LOCALLY | peer_bits::RX_OVER_SHM } else { 0 };
@@ -93,6 +93,7 @@ impl RxmEngineEp {
             one_queue: one.into(),
             cq_blocked: parked,
             connections: self.conns.len() as u64,
+            closed_idle: self.limit.closed_idle,
             ..EndpointStats::default()
         };
         self.tx.show(&mut of);

@@ -2,15 +2,15 @@
 use super::common::Common;
 use super::conn::{Link, Token, Waiting};
 use super::conns::RxmConns;
-use super::pending::{PendingSteps, RxmMessage, TxOp};
+use super::pending::{MessageWay, PendingSteps, RxmMessage, TxOp};
 use crate::provider::RXM;
 use crate::wire::{
     self, HEADER_LEN, PacketKind, RxmHeader, SEGMENTS_LEN, SegmentPart, read_answer, write_segments,
 };
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT, FI_INJECT_COMPLETE,
-    FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
-    FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE,
+    FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_READ, FI_SEND, FI_TAGGED,
+    FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{Bindings, RemoteSegment, RemoteSegments, SendOp};
 use ofi_provider::buf::SendBuf;
@@ -40,8 +40,8 @@ const ENDED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The incomplete transfers of an endpoint.
 pub(crate) struct RxmTransmit {
-    common: Arc<Common>,
-    ops: Slab<TxOp>,
+    pub(super) common: Arc<Common>,
+    pub(super) ops: Slab<TxOp>,
     /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
     /// the matching engine.
     completions: TxCompletions,
@@ -328,12 +328,14 @@ impl RxmTransmit {
         let len = message.buf.len();
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
-        // Other libraries do not fetch a message of no bytes, and never say that they have it.
-        let announced = message.notified && (len > 0 || conns[op.conn].ours);
         // A small message is delivered when the peer's core has received it: it may be buffered
         // there for a later receive (FI_DELIVERY_COMPLETE, fi_cq(3)).
-        let result = if announced {
-            self.announce(conns, id, &message)
+        let other = match message.way {
+            MessageWay::BySize => None,
+            way => self.advance_other(conns, id, &message, way),
+        };
+        let result = if let Some(result) = other {
+            result
         } else if len <= eager {
             self.send_part(
                 conns,
@@ -497,11 +499,17 @@ impl RxmTransmit {
         Ok(())
     }
 
-    /// Handles the receiver's notification of the receipt of an announced message. Returns false if
-    /// there is no such message.
-    pub(super) fn message_fetched(&mut self, conns: &mut RxmConns, conn: u32, msg_id: u64) -> bool {
-        let Some(id) = self.on_rts(conn, msg_id) else { return false };
-        self.finish_op(conns, id, Ok(()));
+    /// Handles the receiver's notification of the receipt of an announced message, or of a failed
+    /// read of it. Returns false if there is no such message.
+    pub(super) fn message_fetched(
+        &mut self,
+        conns: &mut RxmConns,
+        conn: u32,
+        header: &RxmHeader,
+    ) -> bool {
+        let Some(id) = self.on_rts(conn, header.msg_id) else { return false };
+        let error = header.fetch_error().filter(|_| conns[conn].ours);
+        self.finish_op(conns, id, error.map_or(Ok(()), |code| Err(Error::from_code(code))));
         true
     }
 
@@ -692,19 +700,15 @@ impl RxmTransmit {
         let eager = len <= self.common.config.eager_limit && !deliver;
         let copy = if inject && !eager { Some(conns.copy_of(&op.buf)?) } else { None };
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let message = RxmMessage {
-            buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
-            tagged,
-            tag: op.tag,
-            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
-            deliver,
-            notified: op.flags & FI_MATCH_COMPLETE != 0 || processed,
-            sent: 0,
-            segments: 0,
-            number: 0,
+        let way = match op.flags & FI_MATCH_COMPLETE != 0 || processed {
+            true => MessageWay::Announced,
+            false => MessageWay::BySize,
         };
-        let ready = conns.may_go(conn, op.flags);
-        if ready && tagged && !conns.knows(conn, op.flags, op.tag) {
+        let (context, op_flags) = (op.context, op.flags);
+        let buf = copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone());
+        let message = RxmMessage::new(SendOp { buf, ..op }, tagged, deliver, way);
+        let ready = conns.may_go(conn, op_flags);
+        if ready && tagged && !conns.knows(conn, op_flags, message.tag) {
             return Err(Error::OPNOTSUPP);
         }
         let mut packet = None;
@@ -722,7 +726,7 @@ impl RxmTransmit {
         let id = self.ops.insert(TxOp {
             copy: copy.map(|(buffered, _)| buffered),
             len,
-            ..TxOp::new(conn, op.context, flags, op.flags, todo)
+            ..TxOp::new(conn, context, flags, op_flags, todo)
         });
         conns[conn].sent.one(len);
         Ok((id, ready))
@@ -808,7 +812,10 @@ impl RxmTransmit {
                 all.operations += waiting.filter(|waiting| is_packet(waiting)).count();
             }
             all.steps += usize::from(conn.link == Link::Connected);
-            let is_awaited = matches!(conn.link, Link::Calling | Link::Accepting | Link::Refused);
+            let is_awaited = matches!(
+                conn.link,
+                Link::Calling | Link::Accepting | Link::Refused | Link::Closing
+            );
             all.connecting += usize::from(is_awaited && due > 0 && !conn.waiting.is_empty());
         }
         all

@@ -24,11 +24,11 @@ use ofi_provider::atomic;
 use ofi_provider::core_provider::Done;
 use ofi_provider::cq::Completion;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::reserved::INTERNAL_OP;
+use ofi_provider::reserved::{INTERNAL_OP, WITH_DEVICES};
 use ofi_provider::slab::NONE;
 
 /// Flags of an operation excluding the fast path (`send_fast`).
-const SPECIAL: u64 = FI_FENCE | DELIVERED | INTERNAL_OP;
+const SPECIAL: u64 = FI_FENCE | DELIVERED | INTERNAL_OP | WITH_DEVICES;
 
 impl RxmEngineEp {
     /// fi_send and fi_tsend, in all their forms.
@@ -95,10 +95,13 @@ impl RxmEngineEp {
 
     #[inline(never)]
     fn send_slow(&mut self, op: SendOp, tagged: bool) -> Result {
-        let len = op.buf.len();
-        let inject = op.flags & FI_INJECT != 0;
-        if inject && len > self.identity.attr.inject_size {
-            return Err(Error::MSGSIZE);
+        if op.flags & (FI_INJECT | WITH_DEVICES) != 0 {
+            if op.flags & FI_INJECT != 0 && op.buf.len() > self.identity.attr.inject_size {
+                return Err(Error::MSGSIZE);
+            }
+            if op.flags & WITH_DEVICES != 0 {
+                return send_device(self, op, tagged);
+            }
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
@@ -134,8 +137,7 @@ impl RxmEngineEp {
         let levels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
         let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_COMMIT_COMPLETE | levels);
         let todo = if inject {
-            let mut bytes = self.conns.buffer()?;
-            op.buf.copy_to(0, &mut bytes[..len]);
+            let (bytes, _) = self.conns.copy_of(&op.buf)?;
             PendingSteps::WriteCopy { bytes, to, data, flags }
         } else {
             PendingSteps::Write { buf: op.buf, to, data, flags }
@@ -297,6 +299,9 @@ impl RxmEngineEp {
         self.conns.grant(id);
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
+            if conn.link == Link::Closing {
+                return;
+            }
             conn.fenced = false;
             let urgent = !conn.urgent.is_empty();
             let queue = if urgent { &mut conn.urgent } else { &mut conn.waiting };
@@ -410,4 +415,20 @@ impl RxmEngineEp {
             ),
         }
     }
+}
+
+/// Sends a message in memory of a device. An injected one is copied, and the call waits for it.
+#[cold]
+fn send_device(ep: &mut RxmEngineEp, op: SendOp, tagged: bool) -> Result {
+    let op = SendOp { flags: op.flags & !WITH_DEVICES, ..op };
+    if op.flags & FI_INJECT != 0 {
+        let (copy, buf) = ep.conns.copy_of(&op.buf)?;
+        let result = ep.send_slow(SendOp { buf, ..op }, tagged);
+        ep.conns.release(Some(copy));
+        return result;
+    }
+    ep.may_start(op.flags)?;
+    let conn = ep.conn_to(op.dest)?;
+    let (id, ready) = ep.tx.send_device_on(&mut ep.conns, conn, op, tagged)?;
+    ep.start(id, conn, ready)
 }

@@ -1,5 +1,6 @@
 //! Calls of simulated applications: messages, accesses and cancellations.
 use super::*;
+use crate::device;
 
 impl<W: SimWorld> Sim<W> {
     pub(super) fn send_something(&mut self, node: usize) {
@@ -38,8 +39,9 @@ impl<W: SimWorld> Sim<W> {
         let id = self.oracle.next();
         let tag = class.map_or(0, |class| tag_of(id, class));
         let mut bytes = payload(id, len);
+        let is_on_device = flags & FI_INJECT == 0 && self.uses_device();
         let of = self.nodes[node].as_ref()?;
-        let buf = bytes_to_send(&bytes);
+        let (buf, on_device) = source(&mut bytes, is_on_device);
         let op = SendOp { buf, dest, context: context(id), data: id as u64, tag, flags };
         let ep = of.tx(from);
         let result = if class.is_some() { ep.tsend(op) } else { ep.send(op) };
@@ -52,6 +54,7 @@ impl<W: SimWorld> Sim<W> {
         let (order, tagged) = ((from, part), class.is_some());
         let oracle_op = OracleOp::Send { to, order, tagged, tag, len, acked, taken: false };
         self.oracle.took(node, oracle_op, bytes, Box::default(), reports, flags & FI_FENCE != 0);
+        self.oracle.located_last(on_device);
         if flags & FI_INJECT != 0 {
             self.oracle.injected_last();
         }
@@ -122,23 +125,31 @@ impl<W: SimWorld> Sim<W> {
         (tag, ignore): (u64, u64),
         (capacity, multi): (usize, bool),
     ) {
+        let is_on_device = self.uses_device();
         let Some(of) = &self.nodes[node] else { return };
         let id = self.oracle.next();
         let (tag, ignore) = if tagged { (tag, ignore) } else { (0, 0) };
         let mut bytes = vec![0xdd; capacity];
-        let buf = match self.plan.split && !multi {
-            true => half_space(&mut bytes),
-            false => space_to_receive(&mut bytes),
+        let (buf, first) = match self.plan.split && !multi {
+            true => (half_space(&mut bytes), capacity / 2),
+            false => (space_to_receive(&mut bytes), capacity),
         };
+        let (buf, on_device) = target(buf, first, is_on_device);
         let flags = FI_COMPLETION | if multi { FI_MULTI_RECV } else { 0 };
         let (src, from) = source.map_or((FI_ADDR_UNSPEC, None), |(src, from)| (src, Some(from)));
         let oracle_op =
             OracleOp::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };
         self.oracle.took(node, oracle_op, bytes, Box::default(), true, false);
+        self.oracle.located_last(on_device);
         let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
         let ep = of.rx(at);
         if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
         self.note_shortage(node);
+    }
+
+    /// Returns true if the next buffer is in memory of the device.
+    fn uses_device(&mut self) -> bool {
+        self.world.has_devices() && self.random.one_in(2)
     }
 
     /// A write, a read or an atomic operation.
@@ -156,6 +167,7 @@ impl<W: SimWorld> Sim<W> {
         let kind = self.random.below(3);
         let reported = kind == 0 && self.random.one_in(4) && len > 0;
         let amount = self.random.next();
+        let is_on_device = self.uses_device();
         let Some(of) = &self.nodes[node] else { return };
         let ep = of.tx(0);
         match kind {
@@ -166,11 +178,12 @@ impl<W: SimWorld> Sim<W> {
                 flags |= if reported { FI_REMOTE_CQ_DATA } else { 0 };
                 flags |= if amount % 4 == 0 { FI_DELIVERY_COMPLETE } else { 0 };
                 let data = id as u64;
-                let buf = bytes_to_send(&bytes);
+                let written = bytes.clone();
+                let (buf, on_device) = source(&mut bytes, is_on_device && !inject);
                 let result = ep.write(WriteOp { buf, remote, dest, context, data, flags });
                 if self.is_taken(node, result) {
                     self.unordered_writes.insert((node, to));
-                    self.oracle.wrote(node, to, at, &bytes);
+                    self.oracle.wrote(node, to, at, &written);
                     if reported {
                         self.oracle.notifies(node, to, data);
                     }
@@ -179,11 +192,12 @@ impl<W: SimWorld> Sim<W> {
                     }
                     let oracle_op = OracleOp::Write { to };
                     self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);
+                    self.oracle.located_last(on_device);
                 }
             }
             1 => {
                 let mut bytes = vec![0xcc; len];
-                let buf = space_to_receive(&mut bytes);
+                let (buf, on_device) = target(space_to_receive(&mut bytes), len, is_on_device);
                 let result = ep.read(ReadOp { buf, remote, src: dest, context, flags });
                 if self.is_taken(node, result) {
                     if fenced {
@@ -192,6 +206,7 @@ impl<W: SimWorld> Sim<W> {
                     let expect = self.oracle.expect(node, to, at, len);
                     let oracle_op = OracleOp::Read { to, at, expect, any: vec![false; len] };
                     self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);
+                    self.oracle.located_last(on_device);
                 }
             }
             _ => {
@@ -327,4 +342,20 @@ impl<W: SimWorld> Sim<W> {
             | if discards { FI_DISCARD } else { 0 };
         self.look(node, id, (tag, ignore), flags);
     }
+}
+
+/// Returns a buffer with these bytes to be sent, in memory of the device or not, and the number of bytes
+/// there.
+fn source(bytes: &mut [u8], is_on_device: bool) -> (SendBuf, usize) {
+    if !is_on_device {
+        return (bytes_to_send(bytes), 0);
+    }
+    device::mask(bytes);
+    (bytes_to_send(bytes).with_locations(device::locations()), bytes.len())
+}
+
+/// Returns a receive buffer with its first segment, of `len` bytes, in memory of the device or not, and
+/// the number of bytes there.
+fn target(buf: RecvBuf, len: usize, is_on_device: bool) -> (RecvBuf, usize) {
+    if is_on_device { (buf.with_locations(device::locations()), len) } else { (buf, 0) }
 }

@@ -66,7 +66,9 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
                     return;
                 }
                 Err(error) if is_shortage(error) => {
-                    if self.rx.tx.io.callers.drop_oldest() || self.unknown.drop_some(self.rx) {
+                    let now = self.rx.tx.io.net.now();
+                    let callers = &mut self.rx.tx.io.callers;
+                    if callers.drop_silent(now) || self.unknown.drop_some(self.rx) {
                         continue;
                     }
                     self.rx.tx.io.pause_accept(ep_id);
@@ -86,7 +88,8 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     /// Closes idle connections after a lack of descriptors. Returns true if some are about to end.
     fn awaits_end(&mut self) -> bool {
         let io = &mut self.rx.tx.io;
-        io.limit.note_shortage(io.net.now());
+        let used = io.used_descriptors();
+        io.limit.shortage.note(io.net.now(), used);
         IdleCloser::new(self.rx).make_space(1);
         self.rx.tx.io.limit.is_any_ending()
     }

@@ -201,6 +201,10 @@ impl<N: ShmTransport> RdmEngine for StreamEngine<N> {
         Ok(())
     }
 
+    fn has_devices(&self, ep: u32) -> bool {
+        self.lock().has_devices(ep)
+    }
+
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
         Ok(self.lock().ep(ep).identity.memory)
     }

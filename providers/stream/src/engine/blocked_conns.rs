@@ -5,11 +5,20 @@ use std::mem::take;
 /// Number of a connection and its serial number: another connection may have the number by now.
 pub(super) type ConnName = (u32, u64);
 
+/// Connection to continue in a progress iteration, unless it is still blocked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PolledConn {
+    /// Blocked on space in a completion queue, or on peers not reading their responses.
+    OnCq(u32),
+    /// With copies of memory of devices in progress.
+    OnCopies(ConnName),
+}
+
 /// Lists of unread connections.
 #[derive(Debug, Default)]
 pub(super) struct BlockedConns {
-    /// Connections blocked on space in a completion queue, or on peers not reading their responses.
-    on_cq: Vec<u32>,
+    /// Connections to continue in a progress iteration.
+    pollable: Vec<PolledConn>,
     /// Connections blocked by a message without buffer space.
     on_buffer: Vec<ConnName>,
     /// Connections recorded as unread.
@@ -25,20 +34,34 @@ impl BlockedConns {
     /// Returns 0 if no connection may continue in the next progress iteration.
     #[inline(always)]
     pub(super) fn resumable(&self) -> usize {
-        self.on_cq.len() | self.on_buffer.len()
+        self.pollable.len() | self.on_buffer.len()
     }
 
     pub(super) fn block_on_cq(&mut self, id: u32) {
-        self.on_cq.push(id);
+        self.pollable.push(PolledConn::OnCq(id));
+    }
+
+    /// Records a connection with copies of memory of devices in progress; the caller does so once
+    /// per connection.
+    pub(super) fn await_copies(&mut self, conn: ConnName) {
+        self.pollable.push(PolledConn::OnCopies(conn));
     }
 
     /// Connections blocked on space in a completion queue.
-    pub(super) fn on_cq(&self) -> &[u32] {
-        &self.on_cq
+    pub(super) fn on_cq(&self) -> impl Iterator<Item = u32> {
+        self.pollable.iter().filter_map(|polled| match polled {
+            PolledConn::OnCq(id) => Some(*id),
+            PolledConn::OnCopies(_) => None,
+        })
     }
 
-    pub(super) fn take_on_cq(&mut self) -> Vec<u32> {
-        take(&mut self.on_cq)
+    /// Connections to continue in a progress iteration.
+    pub(super) fn pollable(&self) -> &[PolledConn] {
+        &self.pollable
+    }
+
+    pub(super) fn take_pollable(&mut self) -> Vec<PolledConn> {
+        take(&mut self.pollable)
     }
 
     pub(super) fn block_on_buffer(&mut self, conn: ConnName) {
@@ -85,7 +108,7 @@ impl BlockedConns {
 
     /// Removes an ended connection. The other lists hold serial numbers.
     pub(super) fn remove(&mut self, id: u32) {
-        self.on_cq.retain(|blocked| *blocked != id);
+        self.pollable.retain(|blocked| *blocked != PolledConn::OnCq(id));
     }
 }
 
@@ -99,8 +122,9 @@ mod tests {
         blocked.block_on_cq(1);
         blocked.block_on_cq(2);
         blocked.remove(1);
-        assert_eq!((blocked.on_cq(), blocked.resumable()), (&[2][..], 1));
-        assert_eq!((blocked.take_on_cq(), blocked.resumable()), (vec![2], 0));
+        let left = PolledConn::OnCq(2);
+        assert_eq!((blocked.pollable(), blocked.resumable()), (&[left][..], 1));
+        assert_eq!((blocked.take_pollable(), blocked.resumable()), (vec![left], 0));
         blocked.block_on_buffer((3, 7));
         assert!(blocked.is_any_on_buffer() && blocked.resumable() != 0);
         assert_eq!(

@@ -6,57 +6,23 @@
 //! application, and their events go to the event queue.
 use super::acceptor::Acceptor;
 use super::conn::{Stage, StreamConn};
+use super::conn_request::{AwaitedRepeat, REPEAT_CHECK, is_loss};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::handshake::Handshake;
 use super::idle_closer::IdleCloser;
 use super::state::StreamState;
+use super::stream_request::StreamRequest;
 use super::tx_path::TxPath;
-use crate::accept_queue::PendingConn;
-use crate::conn_quota::UnknownPeerConn;
 use crate::transport::{ByteLink, ShmTransport};
-use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures, RDM_ANSWER, RDM_VERSION, RdmHello};
+use crate::wire::{PeerFeatures, RDM_ANSWER, RDM_VERSION, RdmHello, RequestNumber};
 use ofi_provider::abi::FI_CONNECTED;
 use ofi_provider::addr::Addr;
 use ofi_provider::contexts::Contexts;
 use ofi_provider::eq::EqEvent;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
-use std::sync::Arc;
-
-/// Connection request at a passive endpoint, until the application responds.
-#[derive(Debug)]
-pub struct StreamRequest<L> {
-    link: L,
-    order: ByteOrder,
-    /// Protocol extensions of the connecting peer beyond upstream libfabric.
-    knows: PeerFeatures,
-    /// Counts the connection among those of unknown peers until the application answers.
-    _unknown_conn: UnknownPeerConn,
-    /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
-    /// a weak reference.
-    _pending: Arc<()>,
-}
-
-impl<L> StreamRequest<L> {
-    /// The request of a caller. `pending` is dropped with it, when the application answers.
-    pub fn new(caller: PendingConn<L>, message: &CmMessage, pending: Arc<()>) -> Self {
-        let PendingConn { link, unknown_conn, .. } = caller;
-        let (order, knows) = (message.order, message.knows);
-        Self { link, order, knows, _unknown_conn: unknown_conn, _pending: pending }
-    }
-
-    /// The connection.
-    pub fn link(&self) -> &L {
-        &self.link
-    }
-}
-
-impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
-    fn reject(self, param: &[u8]) -> Result {
-        self.link.send(&CmMessage::encode(CmType::Nack, PeerFeatures::default(), param))?;
-        Ok(())
-    }
-}
+use ofi_provider::sys::random;
+use std::time::{Duration, Instant};
 
 impl StreamEngineEp {
     /// Returns the RDM protocol version offered by this endpoint. With buffered receives it is 0,
@@ -96,6 +62,15 @@ impl<N: ShmTransport> StreamState<N> {
         }
         let id = self.connector.dial(&mut self.rx.tx, ep_id, to, param.to_vec())?;
         self.rx.tx.eps[ep_id].conn = id;
+        let io = &mut self.rx.tx.io;
+        let conn = &mut io.conns[id];
+        if N::Link::settings().rails.resume > 0 && io.net.offers_rails(&conn.link) {
+            // Without a random number the request is sent once.
+            if let (Some(request), Some(number)) = (&mut conn.request, RequestNumber::new(random()))
+            {
+                request.set_repeated(number, to.clone());
+            }
+        }
         // On one host the connection is there already: the request goes now, not
         // at the application's next look at a queue.
         Handshake::new(&mut self.rx).advance(id);
@@ -104,12 +79,51 @@ impl<N: ShmTransport> StreamState<N> {
 
     /// fi_accept of a MSG endpoint opened with a request.
     pub fn accept(&mut self, ep_id: u32, request: StreamRequest<N::Link>, param: &[u8]) -> Result {
-        if self.rx.tx.eps[ep_id].conn != NONE {
+        if self.rx.tx.eps[ep_id].conn != NONE || self.repeats.has(ep_id) {
             return Err(Error::ISCONN);
         }
-        let knows = PeerFeatures { multicast: false, closing: false, ..request.knows };
-        let mut conn = StreamConn::new(request.link, Stage::Called, ep_id);
-        (conn.order, conn.knows) = (request.order, knows);
+        let resume = N::Link::settings().rails.resume;
+        match self.accept_link(ep_id, &request, param) {
+            Err(error) if is_loss(error) && request.is_repeated() && resume > 0 => {
+                let until = self.rx.tx.io.net.now() + Duration::from_secs(resume.into());
+                let data = param.to_vec();
+                self.repeats.add(AwaitedRepeat { ep: ep_id, request, data, until });
+                self.rx.tx.io.wake_in(REPEAT_CHECK);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Accepts the requests repeated after the loss of their sockets. Returns the time of the next
+    /// check.
+    fn accept_repeated(&mut self, now: Instant) -> Option<Instant> {
+        for awaited in self.repeats.take() {
+            let ep_id = awaited.ep;
+            match self.accept_link(ep_id, &awaited.request, &awaited.data) {
+                Ok(()) => {}
+                Err(error) if is_loss(error) && now < awaited.until => self.repeats.add(awaited),
+                Err(error) => {
+                    self.rx.cancel_all(ep_id);
+                    self.rx.tx.eps[ep_id].report_not_connected(error, Vec::new());
+                }
+            }
+        }
+        (!self.repeats.is_empty()).then(|| now + REPEAT_CHECK)
+    }
+
+    /// Accepts a request on its present socket. Fails with -FI_ECONNRESET without one.
+    fn accept_link(
+        &mut self,
+        ep_id: u32,
+        request: &StreamRequest<N::Link>,
+        param: &[u8],
+    ) -> Result {
+        let link = request.link().take().ok_or(Error::CONNRESET)?;
+        let (order, knows) = request.caller();
+        let knows = PeerFeatures { multicast: false, closing: false, ..knows };
+        let mut conn = StreamConn::new(link, Stage::Called, ep_id);
+        (conn.order, conn.knows) = (order, knows);
         let id = self.rx.tx.io.add_conn(conn)?;
         if let Err(error) =
             Handshake::new(&mut self.rx).respond(id, knows, Contexts::default(), param)
@@ -130,6 +144,7 @@ impl<N: ShmTransport> StreamState<N> {
 
     /// fi_shutdown of a MSG endpoint.
     pub fn shutdown(&mut self, ep_id: u32) -> Result {
+        self.repeats.remove(ep_id);
         let id = self.rx.tx.eps[ep_id].conn;
         // The peer may have ended the connection already; then there is nothing left to end.
         if self.rx.tx.io.conns.is_connected(id) {
@@ -195,7 +210,9 @@ impl<N: ShmTransport> StreamState<N> {
         let half_closed = IdleCloser::new(&mut self.rx).end_half_closed_waits(now);
         self.acceptor().look_at_held();
         let silent = self.rx.end_silent(now);
-        let mut next = [silence, unanswered, half_closed, silent].into_iter().flatten().min();
+        let repeated = self.accept_repeated(now);
+        let times = [silence, unanswered, half_closed, silent, repeated];
+        let mut next = times.into_iter().flatten().min();
         let mut due = Vec::new();
         for (ep_id, ep) in self.rx.tx.eps.iter() {
             for (peer, entry) in ep.peers.iter() {
@@ -224,6 +241,7 @@ impl<N: ShmTransport> StreamState<N> {
     /// Closes an endpoint: ends its connections, drops its operations without reporting them
     /// (fi_endpoint(3), fi_close), and forgets its callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
+        self.repeats.remove(ep_id);
         let ids = self.rx.tx.conns_of(ep_id);
         let ep = &mut self.rx.tx.eps[ep_id];
         // The event queue is not notified of an endpoint that is being closed.
@@ -236,6 +254,7 @@ impl<N: ShmTransport> StreamState<N> {
         self.rx.flush_conns(&ids);
         for id in ids {
             if let Some(mut conn) = self.rx.tx.drop_conn(id) {
+                self.rx.tx.io.end_link(&conn.link);
                 self.rx.end_transfers(&mut conn, Error::CANCELED);
             }
         }

@@ -1,5 +1,6 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
+use super::conn_request::ConnRequest;
 use super::conn_usage::ConnUsage;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
 use super::trace::trace;
@@ -131,6 +132,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     pub(super) watched: bool,
     /// Reading stopped: a message has nowhere to go.
     pub(super) blocked: bool,
+    /// Copies of memory of devices are polled ([`BlockedConns`](super::blocked_conns::BlockedConns)).
+    pub(super) copying: bool,
     /// Empty reads, and moves of other connections, since the last activity of this connection.
     pub(super) misses: u32,
     /// The peer's protocol has tagged rendezvous messages, waiting at their sender until requested
@@ -206,8 +209,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     /// Received bytes not parsed yet: part of a header or of a connection message, or data after a
     /// blocked message.
     pub(super) stash: Vec<u8>,
-    /// The user data to send with our request.
-    pub(super) param: Vec<u8>,
+    /// Our request, until it is sent, or answered if it is repeated.
+    pub(super) request: Option<Box<ConnRequest>>,
     /// Set while the peer counts as an unknown peer: it opened the connection, and is in no address
     /// vector.
     pub(super) unknown_conn: Option<UnknownPeerConn>,
@@ -238,6 +241,7 @@ impl<N: ShmTransport> StreamConn<N> {
             interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
             watched: false,
             blocked: false,
+            copying: false,
             misses: 0,
             rendezvous: false,
             knows: PeerFeatures::default(),
@@ -269,7 +273,7 @@ impl<N: ShmTransport> StreamConn<N> {
             at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),
-            param: Vec::new(),
+            request: None,
             unknown_conn: None,
             sent: TrafficCounter::default(),
             received: TrafficCounter::default(),
@@ -394,6 +398,11 @@ impl<N: ShmTransport> StreamConn<N> {
             self.first_unacked += 1;
         }
         Some(finish)
+    }
+
+    /// Returns true if the transfer of this number is sent, and may be acknowledged.
+    pub(super) fn is_sent(&self, number: u64) -> bool {
+        self.ignores_answers || number < self.first_unacked + self.unacked.len() as u64
     }
 
     /// Returns the missing bytes of the message being received; 0 if there is none.

@@ -1,6 +1,7 @@
 //! Ends of connections, and of the transfers under way on them.
 use super::arrival::StreamUnexpected;
 use super::conn::StreamConn;
+use super::device_recv::DeviceTarget;
 use super::ep::StreamEpKind;
 use super::incoming::MessageTarget;
 use super::rx_path::RxPath;
@@ -8,8 +9,7 @@ use super::tx_path::{TxFailure, TxPath, TxResult};
 use crate::transport::{ByteLink, LinkPoller, ShmLink, ShmTransport};
 use ofi_provider::abi::FI_SHUTDOWN;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::cq::Context;
-use ofi_provider::eq::{EqEvent, EventError};
+use ofi_provider::eq::EqEvent;
 use ofi_provider::error::Error;
 use ofi_provider::slab::NONE;
 use std::time::Duration;
@@ -265,6 +265,7 @@ impl<N: ShmTransport> RxPath<N> {
     #[inline(never)]
     pub(super) fn end_idle(&mut self, id: u32) {
         let Some(mut conn) = self.tx.drop_conn(id) else { return };
+        self.tx.io.end_link(&conn.link);
         self.end_transfers(&mut conn, Error::CONNRESET);
         let (ep_id, peer) = (conn.ep, conn.peer);
         drop(conn);
@@ -302,20 +303,13 @@ impl<N: ShmTransport> RxPath<N> {
         }
         self.cancel_all(ep_id);
         let ep = &self.tx.eps[ep_id];
-        let Some(eq) = &ep.eq else { return };
-        if was_connected {
+        if !was_connected {
+            return ep.report_not_connected(error, data);
+        }
+        if let Some(eq) = &ep.eq {
             // The side that called fi_shutdown gets FI_SHUTDOWN as well, as from the original.
             let event = FI_SHUTDOWN as u32;
             eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data });
-        } else {
-            eq.write(EqEvent::Error(EventError {
-                fid: ep.fid,
-                context: Context::NULL,
-                data: 0,
-                error,
-                prov_errno: error.code(),
-                err_data: data,
-            }));
         }
     }
 
@@ -355,6 +349,13 @@ impl<N: ShmTransport> RxPath<N> {
             match incoming.target {
                 MessageTarget::Posted(recv) => ep.matcher.failed(&recv, &incoming.envelope, error),
                 MessageTarget::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
+                MessageTarget::Device(recv) => match recv.finish().0 {
+                    DeviceTarget::Posted(recv) => {
+                        ep.matcher.failed(&recv, &incoming.envelope, error)
+                    }
+                    DeviceTarget::Answer(finish) => ep.finish_tx(&finish, Err(error)),
+                    DeviceTarget::Region(_) => {}
+                },
                 MessageTarget::Collected(_) => ep.matcher.queues.collected(incoming.envelope.len),
                 MessageTarget::Buffered(number) => {
                     buffered = Some((incoming.envelope.queue(), number))

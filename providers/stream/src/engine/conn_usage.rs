@@ -1,4 +1,5 @@
 //! Use of connections: their descriptors and traffic, and the agreement on their end.
+use ofi_provider::conn_limit::{IdleTime, REJECTION_PAUSE, TRAFFIC_PAUSE};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -48,6 +49,35 @@ pub(super) enum ClosingState {
     HalfClosed,
 }
 
+/// Rejection of a request to close a connection. The steps of the agreement are no traffic: their own
+/// headers would have the peer asked again and again.
+#[derive(Debug)]
+pub(super) struct CloseRejection {
+    /// No request is sent before this time.
+    until: Instant,
+    /// Messages sent and received by then.
+    messages: [u64; 2],
+}
+
+impl CloseRejection {
+    /// Records a rejection, after so many messages sent and received.
+    pub(super) fn new(messages: [u64; 2], now: Instant) -> Self {
+        Self { until: now + REJECTION_PAUSE, messages }
+    }
+
+    /// Takes a sample of the numbers of messages: after traffic the pause is shorter.
+    pub(super) fn sample(&mut self, messages: [u64; 2], now: Instant) {
+        if std::mem::replace(&mut self.messages, messages) != messages {
+            self.until = self.until.min(now + TRAFFIC_PAUSE);
+        }
+    }
+
+    /// Returns true if the peer may be asked again.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.until <= now
+    }
+}
+
 /// Use of a connection, and the agreement on its end.
 #[derive(Default, Debug)]
 pub(super) struct ConnUsage {
@@ -57,10 +87,10 @@ pub(super) struct ConnUsage {
     /// This end has opened the connection.
     pub(super) is_dialed: bool,
     pub(super) descriptors: Option<UsedDescriptors>,
-    /// Last sample of the traffic, and the time of the first sample with these numbers.
-    pub(super) sample: Option<(TrafficMark, Instant)>,
-    /// The peer has refused a request: none is sent before this time.
-    pub(super) refused_until: Option<Instant>,
+    /// Time since the last traffic.
+    pub(super) idle: IdleTime<TrafficMark>,
+    /// Last rejection of a request by the peer.
+    pub(super) rejection: Option<CloseRejection>,
 }
 
 impl ConnUsage {
@@ -78,5 +108,22 @@ impl ConnUsage {
     /// Returns true if this end has ended its direction, and reads the other one to its end.
     pub(super) fn is_half_closed(&self) -> bool {
         self.state == ClosingState::HalfClosed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_after_a_rejection_is_shorter_after_messages_only() {
+        let now = Instant::now();
+        let mut rejection = CloseRejection::new([3, 4], now);
+        rejection.sample([3, 4], now);
+        assert!(
+            !rejection.is_over(now + TRAFFIC_PAUSE) && rejection.is_over(now + REJECTION_PAUSE)
+        );
+        rejection.sample([3, 5], now);
+        assert!(!rejection.is_over(now) && rejection.is_over(now + TRAFFIC_PAUSE));
     }
 }

@@ -1,6 +1,7 @@
 //! Local connection attempts: those in progress, and the peers waiting for one.
 use super::conn::{Stage, StreamConn};
 use super::conn_limit::is_out_of_descriptors;
+use super::conn_request::ConnRequest;
 use super::idle_closer::IdleCloser;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
@@ -9,6 +10,7 @@ use super::tx_path::TxPath;
 use crate::transport::{ByteLink, ShmTransport, peer_of};
 use ofi_provider::addr::Addr;
 use ofi_provider::conn_arbiter::ConnectLimiter;
+use ofi_provider::conn_limit::max_calls;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
@@ -72,7 +74,7 @@ impl Connector {
     ) -> Result<u32> {
         let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
         conn.usage.is_dialed = true;
-        conn.param = param;
+        conn.request = Some(Box::new(ConnRequest::new(param)));
         io.add_conn(conn)
     }
 
@@ -172,8 +174,9 @@ impl Connector {
     /// Returns true if another connection may be started.
     fn may_call<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) -> bool {
         let conns = &tx.io.conns;
+        let most = N::Link::settings().calls.min(max_calls(tx.io.max_conns()));
         tx.io.has_space()
-            && self.calls.has_space(N::Link::settings().calls, tx.io.net.now(), |id, serial| {
+            && self.calls.has_space(most, tx.io.net.now(), |id, serial| {
                 conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
             })
     }

@@ -14,6 +14,11 @@ impl<N: ShmTransport> StreamState<N> {
         &mut self.rx.tx.eps[ep].identity.behind_firewall
     }
 
+    /// Returns true if buffers of the endpoint may be in memory of devices (FI_HMEM).
+    pub(crate) fn has_devices(&self, ep: u32) -> bool {
+        self.rx.tx.eps[ep].bounce.is_some()
+    }
+
     /// Returns the number of the endpoint's connections by kind of link (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
         let made = |conn: &&StreamConn<N>| conn.stage == Stage::Connected;

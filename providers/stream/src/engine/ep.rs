@@ -1,5 +1,7 @@
 //! The engine's side of an endpoint.
 use super::arrival::UnexpectedPayload;
+use super::device_recv::{self, DeviceRecv, DeviceTarget};
+use super::incoming::MessageTarget;
 use super::transfer::{TxCompletion, TxRequest};
 use crate::secret::PskConfig;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
@@ -14,13 +16,14 @@ use ofi_provider::av::Av;
 use ofi_provider::completions::TxCompletions;
 use ofi_provider::conn_arbiter::{ConnectBackoff, ProcessInstance};
 use ofi_provider::contexts::ContextIndex;
-use ofi_provider::cq::CompletionError;
+use ofi_provider::cq::{CompletionError, Context};
+use ofi_provider::device::{BouncePool, DeviceInterfaces};
 use ofi_provider::endpoint::RdmAttr;
-use ofi_provider::eq::{Eq, FidPtr};
+use ofi_provider::eq::{Eq, EqEvent, EventError, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::{PeerExtra, PeerTable};
 use ofi_provider::reserved::TIMED;
-use ofi_provider::rx_matcher::RxMatcher;
+use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeerSlot, PeersRetired, TransferTimes};
 use ofi_provider::traffic_class::TrafficClass;
@@ -97,6 +100,8 @@ pub struct StreamIdentity {
     pub secret: Option<PskConfig>,
     /// Class of the endpoint's packets.
     pub class: TrafficClass,
+    /// Interfaces to devices with memory for buffers of the endpoint (FI_HMEM).
+    pub interfaces: Option<DeviceInterfaces>,
 }
 
 impl AsMut<RdmAttr> for StreamIdentity {
@@ -160,6 +165,9 @@ pub(crate) struct StreamEngineEp {
 
     pub(super) peers: PeerTable<StreamPeer>,
 
+    /// Host memory for copies of memory of devices, if buffers may be there.
+    pub(super) bounce: Option<Arc<BouncePool>>,
+
     /// Index of this context within a scalable endpoint.
     pub(super) context_index: ContextIndex,
 
@@ -184,6 +192,21 @@ pub(crate) struct StreamEngineEp {
 }
 
 impl StreamEngineEp {
+    /// Reports the failure of a connection before its establishment. `data`: user data of a rejection.
+    #[cold]
+    pub(super) fn report_not_connected(&self, error: Error, data: Vec<u8>) {
+        if let Some(eq) = &self.eq {
+            eq.write(EqEvent::Error(EventError {
+                fid: self.fid,
+                context: Context::NULL,
+                data: 0,
+                error,
+                prov_errno: error.code(),
+                err_data: data,
+            }));
+        }
+    }
+
     pub(super) fn new(id: u32, identity: StreamIdentity, settings: &StreamSettings) -> Self {
         let least = settings.min_multi_recv;
         let mut matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
@@ -192,7 +215,10 @@ impl StreamEngineEp {
             // requests reports from all senders.
             matcher.senders.trust_all();
         }
+        let (limit, timeout) = (settings.hmem_bounce, settings.hmem_timeout);
+        let bounce = identity.interfaces.map(|all| BouncePool::new(all, limit, timeout));
         Self {
+            bounce,
             identity,
             fid: FidPtr(std::ptr::null_mut()),
             completions: TxCompletions::default(),
@@ -286,9 +312,9 @@ impl StreamEngineEp {
     }
 
     /// Returns true if messages may use the fast paths. These check only the flags of the call and
-    /// deliver no buffered message.
+    /// deliver no buffered message, and nothing to memory of devices.
     pub(crate) fn is_fast(&self) -> bool {
-        !self.is_buffered() && self.identity.attr.send_flags == 0
+        !self.is_buffered() && self.identity.attr.send_flags == 0 && self.bounce.is_none()
     }
 
     /// Returns true if the endpoint accepts the library's internal messages (FI_COLLECTIVE,
@@ -324,6 +350,25 @@ impl StreamEngineEp {
     fn finish_timed(&mut self, finish: &TxCompletion, result: Result) {
         self.times.end();
         self.finish_tx(&TxCompletion { flags: finish.flags & !TIMED, ..*finish }, result);
+    }
+
+    /// Stores a message in the buffer of its receive, and reports it.
+    pub(super) fn deliver(&mut self, recv: &Recv, envelope: &Envelope, bytes: &[u8]) {
+        match device_recv::store(&recv.buf, bytes, self.bounce.as_ref()) {
+            Ok(()) => self.matcher.received(recv, envelope),
+            Err(error) => self.matcher.failed(recv, envelope, error),
+        }
+    }
+
+    /// Returns the target of a message with bytes still to arrive for a receive.
+    pub(super) fn target_of(&self, recv: Recv) -> MessageTarget {
+        match &self.bounce {
+            Some(pool) if recv.buf.is_device() => {
+                let (buf, target) = (recv.buf.clone(), DeviceTarget::Posted(recv));
+                MessageTarget::Device(Box::new(DeviceRecv::new(buf, target, pool)))
+            }
+            _ => MessageTarget::Posted(recv),
+        }
     }
 
     /// Reports and counts a completed or failed transfer.

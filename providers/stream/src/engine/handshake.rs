@@ -3,10 +3,12 @@
 //! RDM endpoints name themselves by the port they listen on. When two of them connect to each other
 //! at the same time, one of the connections gives way.
 use super::conn::Stage;
+use super::conn_request::{is_loss, is_reset};
 use super::ep::StreamEpKind;
 use super::rx_path::RxPath;
 use super::tokens::TOKEN_CONN;
 use super::transfer::TxRequest;
+use super::tx_path::TxPath;
 use crate::accept_queue;
 use crate::settings::HOLD_OFF_STEP;
 use crate::transport::{ByteLink, ShmTransport, log_not_in_memory, peer_of};
@@ -62,7 +64,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         match conn.stage {
             Stage::Connecting => {
                 if let Err(error) = conn.link.take_error() {
-                    self.not_made(id, error);
+                    if !is_reset(error) || !self.connect_again(id) {
+                        self.not_made(id, error);
+                    }
                     return true;
                 }
                 let contexts = self.rx.tx.eps[conn.ep].contexts_to(conn.peer);
@@ -83,17 +87,26 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                     rails,
                     closing: self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm,
                 };
-                let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
+                let data = conn.request.as_ref().map_or(&[][..], |request| request.data());
+                let mut message = CmMessage::encode_for(CmType::Request, knows, contexts, data);
+                let number = conn.request.as_ref().and_then(|request| request.number());
+                if let Some(number) = number {
+                    CmMessage::add_number(&mut message, number);
+                }
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
-                        conn.param = Vec::new();
+                        if number.is_none() {
+                            conn.request = None;
+                        }
                         self.rx.tx.io.watch(id);
                     }
                     // The link is still being made, which is no error: the poller reports the end.
                     Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
                     // A fresh link that takes less than 300 bytes is broken.
                     Ok(_) => self.rx.fail(id, Error::IO),
+                    Err(error) if is_reset(error) && self.connect_again(id) => {}
+                    Err(error) if is_loss(error) && self.repeat_request(id) => {}
                     Err(error) => self.rx.fail(id, error),
                 }
                 true
@@ -134,18 +147,24 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             };
             let n = want.min(bytes.len());
             match conn.link.recv(&mut bytes[..n]) {
-                Ok(0) | Err(Error::CONNRESET) => {
+                Ok(0) => {
                     self.hung_up(id);
                     return true;
                 }
                 Ok(n) => conn.stash.extend_from_slice(&bytes[..n]),
                 Err(Error::AGAIN | Error::INTR) => return false,
+                Err(error) if is_loss(error) && self.repeat_request(id) => return true,
+                Err(error) if is_reset(error) => {
+                    self.hung_up(id);
+                    return true;
+                }
                 Err(error) => {
                     self.rx.fail(id, error);
                     return true;
                 }
             }
         }
+        conn.request = None;
         let stash = std::mem::take(&mut conn.stash);
         let kind = self.rx.tx.eps[conn.ep].identity.kind;
         let result = CmMessage::parse(&stash).and_then(|message| match message.kind {
@@ -162,6 +181,43 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         });
         if let Err(why) = result {
             self.close_malformed(id, why);
+        }
+        true
+    }
+
+    /// Handles the loss of a socket before the request was sent: connects again, an RDM endpoint as after
+    /// a rejection. Returns false if it does not.
+    fn connect_again(&mut self, id: u32) -> bool {
+        let conn = &self.rx.tx.io.conns[id];
+        let is_rdm = self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
+        if is_rdm {
+            self.on_reject(id, Vec::new());
+        }
+        is_rdm || self.repeat_request(id)
+    }
+
+    /// Connects again after the loss of a socket before the peer's response, to repeat the request.
+    /// Returns false if the request is not repeated.
+    #[cold]
+    fn repeat_request(&mut self, id: u32) -> bool {
+        let TxPath { io, eps, .. } = &mut self.rx.tx;
+        let Some(conn) = io.conns.get_mut(id) else { return false };
+        let Some(to) = conn.request.as_mut().and_then(|request| request.repeat()) else {
+            return false;
+        };
+        let identity = &eps[conn.ep].identity;
+        let dial =
+            |keep_port| io.net.dial_as(identity.secret.as_ref(), &identity.local, keep_port, &to);
+        // The lost socket may still have the port.
+        let link = dial(identity.keep_port).or_else(|_| dial(false));
+        ofi_provider::log_sparsely!(
+            N::Link::provider(),
+            WARN,
+            EP_CTRL,
+            "the connection with {to} is lost before its response; repeating the request"
+        );
+        if let Err(error) = link.and_then(|link| io.replace_link(id, link)) {
+            self.rx.fail(id, error);
         }
         true
     }
@@ -392,7 +448,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         if let Some(offer) = offer {
             CmMessage::add_offer(&mut answer, &offer);
         }
-        link.send(&answer)?;
+        link.send_answer(&answer)?;
         Ok(())
     }
 

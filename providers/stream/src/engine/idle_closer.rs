@@ -12,27 +12,25 @@
 //! Other peers see the end of one direction, after a longer time without traffic. The other
 //! direction is read to its end, and transfers to the peer wait for the end.
 use super::conn::StreamConn;
-use super::conn_usage::{ClosingState, TrafficMark, UsedDescriptors};
+use super::conn_limit::max_conns;
+use super::conn_usage::{CloseRejection, ClosingState, TrafficMark, UsedDescriptors};
 use super::ep::StreamEpKind;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::tx_path::{TxPath, TxResult};
-use crate::conn_quota;
 use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{CloseStep, StreamHeader};
+use ofi_provider::conn_limit::{is_awaited, longest_idle, max_closings};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Divisor of the limit for the number of connections closed at a time.
-const CONNS_PER_CLOSING: usize = 16;
-
 /// Maximum wait for the end of connections before others exceed the limit.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Pause after a refused request before the same connection is considered again.
-const REJECTION_PAUSE: Duration = Duration::from_secs(1);
+/// Time until the next search while first messages are awaited on new connections.
+const AWAITED_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Minimum time without traffic before the end of a connection without agreement.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -44,12 +42,12 @@ const HALF_CLOSED: Duration = Duration::from_secs(3);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<N: ShmTransport> EngineIo<N> {
-    /// Returns the maximum descriptors of connections.
-    fn max_conns() -> usize {
-        N::Link::settings().max_connections.unwrap_or_else(conn_quota::most)
+    /// Returns the maximum descriptors of connections, as configured or found.
+    pub(super) fn max_conns(&self) -> usize {
+        self.limit.shortage.max(self.net.now(), max_conns::<N>())
     }
 
-    fn used_descriptors(&self) -> usize {
+    pub(super) fn used_descriptors(&self) -> usize {
         self.limit.used.load(Ordering::Relaxed) + self.callers.len()
     }
 
@@ -62,24 +60,23 @@ impl<N: ShmTransport> EngineIo<N> {
 
     /// Returns true if another connection may be opened or accepted now.
     pub(super) fn has_space(&self) -> bool {
-        if self.limit.short_until.is_some_and(|until| self.net.now() < until) {
+        if self.limit.shortage.is_pausing(self.net.now()) {
             return false;
         }
-        self.limit.may_exceed || self.used_descriptors() < Self::max_conns()
+        self.limit.may_exceed || self.used_descriptors() < self.max_conns()
     }
 
     /// Takes a sample of the traffic of all connections, if they use at least half of the limit.
     /// Idle connections are recognized by samples without a difference.
     #[inline(never)]
     pub(super) fn sample_traffic(&mut self) {
-        if self.used_descriptors() < Self::max_conns() / 2 {
+        if self.used_descriptors() < self.max_conns() / 2 {
             return;
         }
         let now = self.net.now();
-        if self.limit.sample_at.is_some_and(|at| now < at) {
+        if !self.limit.next_sample.take_due(now, SAMPLE_INTERVAL) {
             return;
         }
-        self.limit.sample_at = Some(now + SAMPLE_INTERVAL);
         for (_, conn) in self.conns.iter_mut() {
             conn.sample_traffic(now);
         }
@@ -92,13 +89,20 @@ impl<N: ShmTransport> StreamConn<N> {
     }
 
     fn sample_traffic(&mut self, now: Instant) {
-        let mark = self.traffic_mark();
-        if self.usage.sample.is_none_or(|(before, _)| before != mark) {
-            self.usage.sample = Some((mark, now));
+        let mark @ (messages, _) = self.traffic_mark();
+        self.usage.idle.sample(mark, now);
+        if let Some(rejection) = &mut self.usage.rejection {
+            rejection.sample(messages, now);
         }
         if let Some(descriptors) = &mut self.usage.descriptors {
             descriptors.set(self.link.descriptors());
         }
+    }
+
+    /// Returns true if the peer has just opened the connection, and sends its first message.
+    fn is_awaited(&self, now: Instant) -> bool {
+        let is_new = self.is_connected() && !self.usage.is_dialed && self.received.get()[0] == 0;
+        is_new && is_awaited(self.usage.idle.since(), now)
     }
 
     /// Returns true if nothing is in flight in either direction, as far as this end knows.
@@ -137,20 +141,19 @@ impl<N: ShmTransport> TxPath<N> {
     /// of them.
     fn idle_conns(&self, now: Instant, count: usize) -> Vec<u32> {
         let idle = self.io.conns.iter().filter_map(|(id, conn)| {
-            let (_, since) = conn.usage.sample?;
+            let since = conn.usage.idle.since()?;
             let is_silent = || {
                 // A response would have no way to the peer.
                 conn.asked == 0 && now.saturating_duration_since(since) >= SILENCE
             };
             let is_meant = conn.usage.state == ClosingState::Open
-                && conn.usage.refused_until.is_none_or(|until| until <= now)
+                && conn.usage.rejection.as_ref().is_none_or(|rejection| rejection.is_over(now))
                 && (conn.knows.closing || is_silent())
+                && !conn.is_awaited(now)
                 && self.may_end(conn);
             is_meant.then_some((since, id))
         });
-        let mut idle: Vec<_> = idle.collect();
-        idle.sort_unstable();
-        idle.into_iter().take(count).map(|(_, id)| id).collect()
+        longest_idle(idle, count)
     }
 
     /// Starts the end of an idle connection: requests it, or ends the direction to a peer without
@@ -203,10 +206,10 @@ impl<N: ShmTransport> TxPath<N> {
     }
 
     /// Returns true if a connection not opened for lack of descriptors is opened later
-    /// ([`ConnLimit::retries_after_shortage`]).
+    /// ([`DescriptorShortage::retries`](ofi_provider::conn_limit::DescriptorShortage::retries)).
     pub(super) fn retries_after_shortage(&mut self) -> bool {
-        let now = self.io.net.now();
-        self.io.limit.retries_after_shortage(now)
+        let (now, used) = (self.io.net.now(), self.io.used_descriptors());
+        self.io.limit.shortage.retries(now, used)
     }
 
     /// Continues the use of a connection after this end had agreed to its end: the peer has sent
@@ -284,14 +287,17 @@ impl<'a, N: ShmTransport> IdleCloser<'a, N> {
         let is_ending =
             |conn: &StreamConn<N>| conn.usage.state != ClosingState::Open || conn.sends_no_more;
         io.limit.ending.retain(|(name, _)| conns.named(*name).is_some_and(is_ending));
-        let (used, most) = (io.used_descriptors(), EngineIo::<N>::max_conns());
-        let excess = (used + waiting).saturating_sub(most).clamp(1, most / CONNS_PER_CLOSING + 1);
+        let (used, most) = (io.used_descriptors(), io.max_conns());
+        let excess = (used + waiting).saturating_sub(most).clamp(1, max_closings(most));
         if excess > io.limit.ending.len() && io.limit.may_search(now) {
             self.close_idle(now, excess);
         }
-        let limit = &mut self.rx.tx.io.limit;
-        limit.may_exceed = limit.ending.is_empty();
-        let next = limit.next_look();
+        let TxPath { io, .. } = &mut self.rx.tx;
+        let is_any_awaited =
+            io.limit.ending.is_empty() && io.conns.iter().any(|(_, conn)| conn.is_awaited(now));
+        let limit = &mut io.limit;
+        limit.may_exceed = limit.ending.is_empty() && !is_any_awaited;
+        let next = is_any_awaited.then_some(now + AWAITED_INTERVAL).or(limit.next_look());
         let has_space = self.rx.tx.io.has_space();
         if let (false, Some(next)) = (has_space, next) {
             self.rx.tx.io.wake_at(next);
@@ -310,11 +316,13 @@ impl<'a, N: ShmTransport> IdleCloser<'a, N> {
             CloseStep::Request => self.on_request(id, header.cq_data),
             CloseStep::Agree => self.on_agreed(id, header.cq_data),
             CloseStep::Refuse => {
-                let until = self.rx.tx.io.net.now() + REJECTION_PAUSE;
-                let usage = &mut self.rx.tx.io.conns[id].usage;
+                let now = self.rx.tx.io.net.now();
+                let conn = &mut self.rx.tx.io.conns[id];
+                let (messages, _) = conn.traffic_mark();
+                let usage = &mut conn.usage;
                 if matches!(usage.state, ClosingState::Requested(n, _) if n == header.cq_data) {
                     usage.state = ClosingState::Open;
-                    usage.refused_until = Some(until);
+                    usage.rejection = Some(CloseRejection::new(messages, now));
                     self.look_for_space();
                 }
             }

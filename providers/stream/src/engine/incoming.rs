@@ -1,5 +1,6 @@
 //! Message being received: its target buffer and its progress.
 use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload, may_allocate, space_after};
+use super::device_recv::{DeviceRecv, DeviceTarget};
 use super::transfer::TxCompletion;
 use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::api::RemoteSegments;
@@ -41,6 +42,8 @@ pub(super) enum MessageTarget {
     Atomic(Box<AtomicRequest>),
     /// To the buffer of our own read of a peer's memory, or of our atomic operation.
     Answer(RecvBuf, TxCompletion),
+    /// To memory of a device.
+    Device(Box<DeviceRecv>),
     /// Nowhere: the bytes are read and dropped.
     Discard,
 }
@@ -87,17 +90,30 @@ impl RxRequest {
 
     /// Returns true if the bytes are the response to a local read or atomic operation.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self.target, MessageTarget::Answer(..))
+        match &self.target {
+            MessageTarget::Answer(..) => true,
+            MessageTarget::Device(recv) => matches!(recv.target, DeviceTarget::Answer(_)),
+            _ => false,
+        }
     }
 
-    /// Copies bytes to the message. Returns the number of bytes used by it.
+    /// Counts `len` bytes that were read directly to their place.
+    pub(super) fn received(&mut self, len: usize) {
+        if let MessageTarget::Device(recv) = &mut self.target {
+            recv.received(self.done, len);
+        }
+        self.done += len;
+    }
+
+    /// Copies bytes to the message. Returns the number of bytes used by it, 0 if copies of memory of
+    /// a device have to end first.
     pub(super) fn feed(
         &mut self,
         matcher: &mut RxMatcher<UnexpectedPayload>,
         regions: &MrTable,
         bytes: &[u8],
     ) -> Result<usize> {
-        let n = self.left().min(bytes.len());
+        let mut n = self.left().min(bytes.len());
         match &mut self.target {
             MessageTarget::Posted(recv) => {
                 recv.buf.copy_from(self.done, &bytes[..n]);
@@ -132,6 +148,7 @@ impl RxRequest {
             MessageTarget::Answer(buf, _) => {
                 buf.copy_from(self.done, &bytes[..n]);
             }
+            MessageTarget::Device(recv) => n = recv.feed(self.done, &bytes[..n])?,
             MessageTarget::Discard => {}
         }
         self.done += n;

@@ -5,7 +5,7 @@
 //! the events awaited by it.
 use super::active_conns::ActiveConns;
 use super::blocked_conns::BlockedConns;
-use super::conn::StreamConn;
+use super::conn::{Stage, StreamConn};
 use super::conn_limit::ConnLimit;
 use super::conn_table::ConnTable;
 use super::incoming::HeaderOutcome;
@@ -17,7 +17,7 @@ use crate::accept_queue::AcceptQueue;
 use crate::transport::{ByteLink, LinkOp, LinkPoller, ShmLink, ShmTransport};
 use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::Result;
-use ofi_provider::sys::{Interest, PollEvent};
+use ofi_provider::sys::{Interest, OwnerProcess, PollEvent};
 use std::time::{Duration, Instant};
 
 /// Consecutive empty reads after which a connection becomes idle and leaves the active list.
@@ -33,6 +33,8 @@ const UNREAD_LOOK: Duration = Duration::from_secs(1);
 pub(super) struct EngineIo<N: ShmTransport> {
     /// Transport of the engine.
     pub(super) net: N,
+    /// Process that created the engine.
+    owner: OwnerProcess,
     pub(super) conns: ConnTable<N>,
     pub(super) poll: PollState,
     /// Connections polled without asking the poller.
@@ -56,6 +58,7 @@ impl<N: ShmTransport> EngineIo<N> {
     pub(super) fn new(net: N) -> Self {
         Self {
             net,
+            owner: OwnerProcess::current(),
             conns: ConnTable::default(),
             poll: PollState::new(),
             active: ActiveConns::new(),
@@ -81,6 +84,29 @@ impl<N: ShmTransport> EngineIo<N> {
         }
         self.limit.opened();
         Ok(id)
+    }
+
+    /// Replaces the lost link of a connection by one being made.
+    pub(super) fn replace_link(&mut self, id: u32, link: N::Link) -> Result {
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
+        if conn.watched {
+            self.net.poller().remove(conn.link.id());
+        }
+        drop(std::mem::replace(&mut conn.link, link));
+        conn.stash = Vec::new();
+        conn.stage = Stage::Connecting;
+        (conn.watched, conn.interest) = (false, Interest::WRITE);
+        self.net.poller().add(conn.link.id(), TOKEN_CONN | u64::from(id), conn.interest)?;
+        conn.watched = true;
+        Ok(())
+    }
+
+    /// Ends both directions of a link before its close: a forked child's copy of the socket would hide
+    /// the end from the peer. The child's copy of the engine ends no link of its parent.
+    pub(super) fn end_link(&self, link: &N::Link) {
+        if self.owner.is_current() {
+            link.shutdown();
+        }
     }
 
     /// Pauses a listener after a failed accept: pending connections stay in the system's queue until
@@ -267,6 +293,14 @@ impl<N: ShmTransport> EngineIo<N> {
     pub(super) fn watch_unsent(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.watch(id);
+        }
+    }
+
+    /// Has the copies of a connection polled in every progress iteration until they end.
+    pub(super) fn await_copies(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if !std::mem::replace(&mut conn.copying, true) {
+            self.blocked.await_copies((id, conn.serial));
         }
     }
 

@@ -70,6 +70,7 @@ impl<N: Transport> Listeners<N> {
         self.unbind(ep_id);
         if let Some((listener, _)) = self.open.remove(&ep_id) {
             net.poller().remove(listener.id());
+            listener.stop_listening();
         }
         self.paused.retain(|paused| *paused != ep_id);
     }
@@ -141,6 +142,7 @@ mod tests {
             target: TargetOf::NOTHING,
             secret: None,
             class: TrafficClass::default(),
+            interfaces: None,
         };
         StreamEngineEp::new(0, identity, &StreamSettings::default())
     }

@@ -37,10 +37,14 @@ mod cm;
 mod conn;
 mod conn_end;
 mod conn_limit;
+mod conn_request;
 mod conn_table;
 mod conn_usage;
 mod connector;
 mod contexts;
+mod device_path;
+mod device_recv;
+mod device_send;
 mod endpoints;
 mod ep;
 mod ep_table;
@@ -64,6 +68,7 @@ mod silence;
 mod staging;
 mod state;
 mod stats;
+mod stream_request;
 mod timer;
 mod tokens;
 mod trace;
@@ -77,11 +82,12 @@ mod zerocopy_completion;
 
 pub use acceptor::{ACCEPTS, is_shortage};
 pub use batch_flusher::BatchFlusher;
-pub use cm::StreamRequest;
+pub use conn_limit::{is_out_of_descriptors, max_conns, used_descriptors};
 pub use connector::CONNECT_TIMEOUT;
 pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;
+pub use stream_request::StreamRequest;
 
 use self::staging::Staging;
 use crate::transport::{ByteLink, FlushTarget, ShmTransport};
@@ -91,6 +97,7 @@ use ofi_provider::error::Result;
 use ofi_provider::heap;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{MrTable, RegionUser};
+use ofi_provider::packet_sink::PacketSink;
 use ofi_provider::peer_srx::SrxStartWaker;
 use ofi_provider::progress::{Activity, Progress};
 use std::os::fd::RawFd;
@@ -248,20 +255,32 @@ impl<N: ShmTransport> RegionUser for StreamEngine<N> {
     }
 }
 
-impl<N: ShmTransport> Progress for StreamEngine<N> {
-    #[inline]
-    fn progress(&self) {
+impl<N: ShmTransport> StreamEngine<N> {
+    /// Runs a progress iteration of the application. Messages go to `sink` if it takes them.
+    #[inline(always)]
+    fn progress_to(&self, sink: Option<&PacketSink<'_>>) {
         self.activity.another();
         if !heap::may_progress() {
             return;
         }
         // The thread that holds the lock is making progress, or about to let go of it.
         if let Some(mut state) = self.state.lock_if_idle() {
-            state.poll_once_inner();
+            state.poll_once_inner(sink);
             if state.rx.tx.io.poll.idle() != 0 {
                 self.back_off(state);
             }
         }
+    }
+}
+
+impl<N: ShmTransport> Progress for StreamEngine<N> {
+    #[inline]
+    fn progress(&self) {
+        self.progress_to(None);
+    }
+
+    fn progress_into(&self, sink: &PacketSink<'_>) {
+        self.progress_to(Some(sink));
     }
 
     fn run_for_library(&self) -> bool {

@@ -52,8 +52,7 @@ impl<N: ShmTransport> RxPath<N> {
         // A message that is whole or lost is reported before its sender may be forgotten.
         match (&body, &recv) {
             (StreamUnexpected::Whole(bytes), Some(recv)) => {
-                recv.buf.copy_from(0, bytes);
-                ep.matcher.received(recv, &envelope);
+                ep.deliver(recv, &envelope, bytes);
             }
             (StreamUnexpected::Lost, Some(recv)) => {
                 ep.matcher.failed(recv, &envelope, Error::CONNRESET)
@@ -61,7 +60,12 @@ impl<N: ShmTransport> RxPath<N> {
             _ => {}
         }
         ep.forget_peer_if_unused(envelope.peer);
-        let target = |recv| Option::map_or(recv, MessageTarget::Discard, MessageTarget::Posted);
+        let mut target = match recv {
+            Some(recv) if !matches!(body, StreamUnexpected::Whole(_) | StreamUnexpected::Lost) => {
+                ep.target_of(recv)
+            }
+            _ => MessageTarget::Discard,
+        };
         match body {
             StreamUnexpected::Whole(_) => {
                 // The connection the message came on may be over.
@@ -78,16 +82,19 @@ impl<N: ShmTransport> RxPath<N> {
                 else {
                     return;
                 };
-                if let Some(recv) = &recv {
-                    recv.buf.copy_from(0, &bytes[..incoming.done]);
+                let here = &bytes[..incoming.done];
+                match &mut target {
+                    MessageTarget::Posted(recv) => _ = recv.buf.copy_from(0, here),
+                    MessageTarget::Device(recv) => recv.feed_all(here),
+                    _ => {}
                 }
-                incoming.target = target(recv);
+                incoming.target = target;
             }
             StreamUnexpected::Blocking => {
                 if let Some(incoming) =
                     self.tx.io.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
                 {
-                    incoming.target = target(recv);
+                    incoming.target = target;
                     if incoming.left() == 0 && !self.complete_incoming(conn) {
                         return;
                     }
@@ -100,7 +107,7 @@ impl<N: ShmTransport> RxPath<N> {
                     let commit = false;
                     let envelope =
                         Arrival { envelope, ack, number, commit, ep: owner, conn, serial };
-                    let incoming = RxRequest { envelope, target: target(recv), done: 0 };
+                    let incoming = RxRequest { envelope, target, done: 0 };
                     entry.expected.insert(waiting, incoming);
                     let sent = self.tx.send_cts(conn, waiting);
                     self.conclude(sent);
@@ -113,7 +120,8 @@ impl<N: ShmTransport> RxPath<N> {
     /// Has an endpoint take its receives from another provider's queue.
     pub(super) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn SrxStartHandler>) {
         let started = self.started.get_or_insert_with(|| SrxStartQueue::new(engine));
-        self.tx.eps[ep].matcher.import(owner, started);
+        let devices = Some(&self.tx.regions).filter(|regions| regions.interfaces().is_some());
+        self.tx.eps[ep].matcher.import(owner, started, devices.cloned());
     }
 }
 

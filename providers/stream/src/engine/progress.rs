@@ -1,4 +1,5 @@
 //! Progress iterations: service of connections, and the preparation of a thread for its sleep.
+use super::blocked_conns::PolledConn;
 use super::conn::StreamConn;
 use super::handshake::Handshake;
 use super::io::COLD_AFTER;
@@ -8,6 +9,7 @@ use super::stats;
 use super::tokens::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use super::tx_path::TxPath;
 use crate::transport::ShmTransport;
+use ofi_provider::packet_sink::PacketSink;
 use ofi_provider::shm_channel::InlineRecv;
 
 impl<N: ShmTransport> StreamState<N> {
@@ -15,12 +17,12 @@ impl<N: ShmTransport> StreamState<N> {
     /// messages, and reads the connections reported by the poller or the active one.
     #[inline(never)]
     pub(crate) fn poll_once(&mut self) {
-        self.poll_once_inner();
+        self.poll_once_inner(None);
     }
 
-    /// [`StreamState::poll_once`], inlined into its caller.
+    /// [`StreamState::poll_once`], inlined into its caller. Messages go to `sink` if it takes them.
     #[inline(always)]
-    pub(super) fn poll_once_inner(&mut self) {
+    pub(super) fn poll_once_inner(&mut self, sink: Option<&PacketSink<'_>>) {
         let io = &mut self.rx.tx.io;
         io.poll.begin_iteration();
         self.publisher.count_iterations(io.poll.iterations());
@@ -32,7 +34,7 @@ impl<N: ShmTransport> StreamState<N> {
         let io = &mut self.rx.tx.io;
         let first = match *io.active.shm() {
             [only] if io.poll.may_poll_shm_only() && io.active.sockets().is_empty() => {
-                let came = self.rx.read_fast_shm(only);
+                let came = self.rx.read_fast_shm(only, sink);
                 if self.rx.tx.io.poll.is_quick(came) {
                     return;
                 }
@@ -40,13 +42,13 @@ impl<N: ShmTransport> StreamState<N> {
             }
             _ => None,
         };
-        self.look_further(first);
+        self.look_further(first, sink);
     }
 
     /// Runs the rest of a progress iteration. `first`: the result of polling the only connection
     /// over shared memory, if it was polled.
     #[inline(never)]
-    fn look_further(&mut self, first: Option<InlineRecv>) {
+    fn look_further(&mut self, first: Option<InlineRecv>, sink: Option<&PacketSink<'_>>) {
         if self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0 {
             self.show();
             self.rx.tx.io.sample_traffic();
@@ -54,24 +56,24 @@ impl<N: ShmTransport> StreamState<N> {
                 self.rx.tx.io.look_at_unread();
             }
         }
-        if !self.rx.tx.io.active.shm().is_empty() && self.poll_shm_conns(first) {
+        if !self.rx.tx.io.active.shm().is_empty() && self.poll_shm_conns(first, sink) {
             return;
         }
         let io = &mut self.rx.tx.io;
         io.poll.count_without_poll();
         match *io.active.sockets() {
-            [only] if io.poll.reads_directly() => self.poll_conn(only),
+            [only] if io.poll.reads_directly() => self.poll_conn(only, sink),
             _ => {
                 io.poll.begin_poll();
-                self.poll_io();
+                self.poll_io(sink);
             }
         }
     }
 
     /// Reads the most recently active connection.
     #[inline(always)]
-    fn poll_conn(&mut self, id: u32) {
-        let moved = match self.rx.read_fast(id) {
+    fn poll_conn(&mut self, id: u32, sink: Option<&PacketSink<'_>>) {
+        let moved = match self.rx.read_fast(id, sink) {
             FastReadResult::Done => {
                 self.rx.tx.io.poll.record_progress();
                 return;
@@ -84,7 +86,7 @@ impl<N: ShmTransport> StreamState<N> {
                 if self.rx.tx.io.conns.get(id).is_some_and(StreamConn::is_in_large) =>
             {
                 self.rx.tx.io.poll.begin_poll();
-                return self.poll_io();
+                return self.poll_io(sink);
             }
             FastReadResult::Not => self.service_any(id),
         };
@@ -105,7 +107,7 @@ impl<N: ShmTransport> StreamState<N> {
 
     /// Polls the sockets, and handles their events. The handlers are not inlined: the sum of their
     /// stack frames exceeds the stack of 16 KiB that a thread may have.
-    pub(super) fn poll_io(&mut self) {
+    pub(super) fn poll_io(&mut self, sink: Option<&PacketSink<'_>>) {
         self.take_started();
         self.rx.tx.io.wake_up();
         self.rx.tx.io.watch_looked_at();
@@ -124,7 +126,7 @@ impl<N: ShmTransport> StreamState<N> {
                         self.rx.tx.look_for_end(id);
                         if self.rx.tx.io.net.is_ring() {
                             ready.push(id);
-                        } else if self.service(id) {
+                        } else if self.service(id, sink) {
                             self.rx.tx.io.mark_active(id);
                         }
                     }
@@ -156,8 +158,8 @@ impl<N: ShmTransport> StreamState<N> {
     /// Serves one connection: continues connecting, sends queued data, reads. Returns true if there
     /// was progress.
     #[inline(always)]
-    pub(super) fn service(&mut self, id: u32) -> bool {
-        match self.rx.read_fast(id) {
+    pub(super) fn service(&mut self, id: u32, sink: Option<&PacketSink<'_>>) -> bool {
+        match self.rx.read_fast(id, sink) {
             FastReadResult::Done | FastReadResult::Moved => true,
             FastReadResult::Nothing => false,
             FastReadResult::Not => self.service_any(id),
@@ -229,7 +231,12 @@ impl<N: ShmTransport> StreamState<N> {
         }
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
-        !self.rx.tx.io.blocked.on_cq().iter().any(|id| self.rx.tx.may_be_fed(*id))
+        let goes_on = |polled: &PolledConn| match *polled {
+            PolledConn::OnCq(id) => self.rx.tx.may_be_fed(id),
+            // No descriptor reports the end of a copy.
+            PolledConn::OnCopies(name) => self.rx.tx.io.conns.named(name).is_some(),
+        };
+        !self.rx.tx.io.blocked.pollable().iter().any(goes_on)
     }
 
     /// Sends batched messages for the flush timer, and records (`app_idle`) if the application was

@@ -9,6 +9,10 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::mr::MrTable;
 
+/// Error of [`StreamConn::grant`] for permitted access to regions with memory of devices: the bytes
+/// are copied.
+pub(super) const DEVICE_MEMORY: Error = Error::FAULT;
+
 impl<N: ShmTransport> StreamConn<N> {
     /// Returns the remote segments of local memory named by a header. For a write their length must
     /// equal the announced length; otherwise it fails with -FI_EPROTO.
@@ -44,7 +48,8 @@ impl<N: ShmTransport> StreamConn<N> {
     }
 
     /// Checks the peer's right to the remote segments, and writes `bytes` there. Logs an error; the
-    /// access is then to be [refused](super::tx_path::TxPath::refuse).
+    /// access is then to be [refused](super::tx_path::TxPath::refuse). Fails with [`DEVICE_MEMORY`],
+    /// without a log line, if some memory is a device's.
     pub(super) fn grant(
         &self,
         regions: &MrTable,
@@ -58,6 +63,9 @@ impl<N: ShmTransport> StreamConn<N> {
             [] => Ok(()),
             bytes => opened.write(segments, right, 0, bytes),
         });
+        if written.is_err() && opened.device_source(segments, right).is_ok() {
+            return Err(DEVICE_MEMORY);
+        }
         drop(opened);
         written.inspect_err(|error| {
             ofi_provider::log_sparsely!(

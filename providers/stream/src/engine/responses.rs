@@ -1,6 +1,7 @@
 //! Responses to peers, acknowledgements in both directions, and transfers waiting for them.
 use super::arrival::may_allocate;
 use super::conn::StreamConn;
+use super::device_path::DeviceRegions;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::transfer::{SendBody, TxCompletion, TxRequest};
@@ -211,6 +212,11 @@ impl<N: ShmTransport> TxPath<N> {
         match run {
             None => self.settle(id, None, None)?,
             Some(AckRun { first, count }) => {
+                let last = first.saturating_add(count.into()).saturating_sub(1);
+                if self.io.conns.get(id).is_some_and(|conn| !conn.is_sent(last)) {
+                    // None of them: the header may be parsed again.
+                    return Err(Error::PROTO);
+                }
                 for number in first..first.saturating_add(count.into()) {
                     self.settle(id, Some(number), None)?;
                 }
@@ -279,6 +285,9 @@ impl<N: ShmTransport> RxPath<N> {
     /// data as of their request. Without memory for the copies, or beyond the limit of the [`Backlog`](super::backlog::Backlog), the peers'
     /// connections end, because the protocol has no refusal.
     pub(super) fn save_answers(&mut self, key: u64) {
+        if self.tx.regions.interfaces().is_some() {
+            DeviceRegions::new(self).release(key);
+        }
         self.copy_exposed(key);
         if self.tx.backlog.total() == 0 {
             return;

@@ -4,9 +4,12 @@ use super::arrival::{
     AckAt, Arrival, StreamUnexpected, UnexpectedPayload, may_allocate, wants_ack,
 };
 use super::conn::StreamConn;
+use super::device_path::DeviceRegions;
+use super::device_recv::{DeviceRecv, DeviceTarget};
 use super::ep::StreamEngineEp;
 use super::idle_closer::IdleCloser;
 use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
+use super::region_access::DEVICE_MEMORY;
 use super::rx_path::RxPath;
 use super::traffic::count_header;
 use crate::transport::{ByteLink, ShmTransport};
@@ -179,6 +182,14 @@ impl<N: ShmTransport> RxPath<N> {
                 }
                 let sent = match granted {
                     Ok(()) => self.tx.answer_read(id, segments, len)?,
+                    Err(DEVICE_MEMORY) => {
+                        let source =
+                            self.tx.regions.open().device_source(&segments, FI_REMOTE_READ);
+                        match source {
+                            Ok(source) => self.tx.answer_device_read(id, segments, source),
+                            Err(error) => self.tx.refuse(id, None, error),
+                        }
+                    }
                     Err(error) => self.tx.refuse(id, None, error),
                 };
                 self.conclude(sent);
@@ -210,7 +221,8 @@ impl<N: ShmTransport> RxPath<N> {
                     return Ok(self.tx.io.started(id, 0));
                 }
                 let right_size = buf.len() == envelope.len;
-                if right_size && envelope.len <= behind.len() {
+                let is_copied_now = !buf.is_device() || envelope.len == 0;
+                if right_size && envelope.len <= behind.len() && is_copied_now {
                     conn.answered_in = self.tx.io.poll.iterations();
                     buf.copy_from(0, &behind[..envelope.len]);
                     self.tx.eps[conn.ep].finish_tx(&finish, Ok(()));
@@ -218,11 +230,14 @@ impl<N: ShmTransport> RxPath<N> {
                     self.conclude(sent);
                     return Ok(self.tx.io.started(id, envelope.len));
                 }
-                conn.incoming = Some(RxRequest {
-                    envelope,
-                    target: MessageTarget::Answer(buf, finish),
-                    done: 0,
-                });
+                let target = match &self.tx.eps[conn.ep].bounce {
+                    Some(pool) if buf.is_device() => {
+                        let recv = DeviceRecv::new(buf, DeviceTarget::Answer(finish), pool);
+                        MessageTarget::Device(Box::new(recv))
+                    }
+                    _ => MessageTarget::Answer(buf, finish),
+                };
+                conn.incoming = Some(RxRequest { envelope, target, done: 0 });
                 if !right_size {
                     return Err(Error::PROTO);
                 }
@@ -267,7 +282,7 @@ impl<N: ShmTransport> RxPath<N> {
         let granted = conn
             .admit_access(ep, FI_REMOTE_WRITE)
             .and_then(|()| conn.grant(regions, &segments, FI_REMOTE_WRITE, &behind[..here]));
-        if cq_blocked && granted.is_ok() {
+        if cq_blocked && matches!(granted, Ok(()) | Err(DEVICE_MEMORY)) {
             return Ok(HeaderOutcome::CqBlocked);
         }
         let target = match granted {
@@ -280,6 +295,9 @@ impl<N: ShmTransport> RxPath<N> {
                 return Ok(self.tx.io.started(id, here));
             }
             Ok(()) => MessageTarget::Region(segments),
+            Err(DEVICE_MEMORY) => {
+                return DeviceRegions::new(self).begin_write(id, envelope, segments);
+            }
             Err(error) => {
                 self.refuse_write(id, &mut envelope, error);
                 MessageTarget::Discard
@@ -296,7 +314,7 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Refuses a peer's write, with its bytes to be discarded. Without an acknowledgement the peer
     /// takes the write for complete, and need not lose the connection over it.
-    fn refuse_write(&mut self, id: u32, envelope: &mut Arrival, error: Error) {
+    pub(super) fn refuse_write(&mut self, id: u32, envelope: &mut Arrival, error: Error) {
         let conn = &self.tx.io.conns[id];
         if envelope.ack.is_awaited() || (conn.unknown_conn.is_some() && !conn.knows.outcomes) {
             let sent = self.tx.refuse(id, Some(envelope.number), error);
@@ -309,8 +327,13 @@ impl<N: ShmTransport> RxPath<N> {
     /// the message in progress is no such write.
     pub(super) fn refuse_rest(&mut self, id: u32, error: Error) -> bool {
         let Some(conn) = self.tx.io.conns.get_mut(id) else { return false };
-        let is_write = |one: &mut RxRequest| matches!(one.target, MessageTarget::Region(_));
+        let is_write = |one: &mut RxRequest| match &one.target {
+            MessageTarget::Region(_) => true,
+            MessageTarget::Device(recv) => matches!(recv.target, DeviceTarget::Region(_)),
+            _ => false,
+        };
         let Some(mut incoming) = conn.incoming.take_if(is_write) else { return false };
+        // Dropping the target of a device waits for its copies.
         incoming.target = MessageTarget::Discard;
         self.refuse_write(id, &mut incoming.envelope, error);
         if let Some(conn) = self.tx.io.conns.get_mut(id) {
@@ -362,6 +385,11 @@ impl<N: ShmTransport> RxPath<N> {
         if let Some(recv) = ep.take_posted(&envelope) {
             if recv.flags & ONLY_TAG != 0 {
                 return self.begin_buffered(id, envelope, behind, Some(recv));
+            }
+            if recv.buf.is_device() && envelope.len > 0 {
+                let target = ep.target_of(recv);
+                conn.incoming = Some(RxRequest { envelope, target, done: 0 });
+                return Ok(HeaderOutcome::Taken(0));
             }
             recv.buf.copy_from(0, &behind[..here]);
             if here == envelope.len {
@@ -464,7 +492,7 @@ impl<N: ShmTransport> RxPath<N> {
             return Err(Error::PROTO);
         }
         let target = match ep.take_posted(&envelope) {
-            Some(recv) => MessageTarget::Posted(recv),
+            Some(recv) => ep.target_of(recv),
             None if ep.matcher.senders.drops(&envelope) => MessageTarget::Discard,
             None if ep.matcher.queues.may_note(N::Link::settings().max_unexpected) => {
                 let message =

@@ -1,5 +1,6 @@
 //! Ends of messages, and the resumption of blocked connections.
 use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
+use super::blocked_conns::PolledConn;
 use super::incoming::{MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use crate::transport::{ByteLink, ShmTransport};
@@ -9,8 +10,8 @@ impl<N: ShmTransport> RxPath<N> {
     /// Resumes work blocked on buffer space, on memory, or deferred to the next iteration.
     #[inline(never)]
     pub(super) fn resume_blocked(&mut self) {
-        if !self.tx.io.blocked.on_cq().is_empty() {
-            self.resume_cq_blocked();
+        if !self.tx.io.blocked.pollable().is_empty() {
+            self.resume_pollable();
         }
         if self.tx.io.blocked.is_any_on_buffer() {
             self.buffer_blocked_rx();
@@ -20,9 +21,19 @@ impl<N: ShmTransport> RxPath<N> {
         }
     }
 
-    /// Resumes connections with space in their completion queue again.
-    fn resume_cq_blocked(&mut self) {
-        for id in self.tx.io.blocked.take_on_cq() {
+    /// Resumes connections with space in their completion queue again, and those with copies that
+    /// may have ended.
+    fn resume_pollable(&mut self) {
+        for polled in self.tx.io.blocked.take_pollable() {
+            let id = match polled {
+                PolledConn::OnCq(id) => id,
+                PolledConn::OnCopies(name) => {
+                    if self.tx.io.conns.named(name).is_some() {
+                        self.resume_copies(name.0);
+                    }
+                    continue;
+                }
+            };
             if self.tx.may_be_fed(id) {
                 self.unblock(id);
             } else if self.tx.io.conns.get(id).is_some() {
@@ -35,19 +46,27 @@ impl<N: ShmTransport> RxPath<N> {
     /// it if requested. Returns false when the connection is closed.
     pub(super) fn complete_incoming(&mut self, id: u32) -> bool {
         let conn = &mut self.tx.io.conns[id];
-        let Some(incoming) = conn.incoming.take() else { return true };
+        let Some(mut incoming) = conn.incoming.take() else { return true };
         let ep = &mut self.tx.eps[conn.ep];
         let (mut ack, mut delivered) = (incoming.envelope.ack.is_awaited(), incoming.envelope.ack);
         match incoming.target {
             MessageTarget::Posted(recv) => ep.matcher.received(&recv, &incoming.envelope),
             MessageTarget::Discard => {}
+            MessageTarget::Device(mut recv) => {
+                if !recv.is_copied() {
+                    incoming.target = MessageTarget::Device(recv);
+                    conn.incoming = Some(incoming);
+                    self.tx.io.await_copies(id);
+                    return false;
+                }
+                ack &= self.complete_device(id, &incoming.envelope, *recv);
+            }
             MessageTarget::Collected(mut bytes) => {
                 let envelope = incoming.envelope;
                 ep.matcher.queues.collected(envelope.len);
                 bytes.truncate(envelope.len);
                 if let Some(recv) = ep.take_posted(&envelope) {
-                    recv.buf.copy_from(0, &bytes);
-                    ep.matcher.received(&recv, &envelope);
+                    ep.deliver(&recv, &envelope, &bytes);
                 } else {
                     ack = delivered.take_delivery();
                     let envelope = Arrival { ack: delivered, ..envelope };

@@ -8,7 +8,8 @@ use super::arrival::{StreamUnexpected, UnexpectedPayload, may_allocate, space_af
 use super::conn::StreamConn;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Got, HeaderOutcome, MessageTarget, buf_for};
 use super::rx_fast::{
-    FastReadResult, fast_in_shm, fast_message, fast_messages, imported_in_shm, only_message,
+    FastReadResult, ImportedReceives, PostedReceives, fast_in_shm, fast_in_shm_to, fast_message,
+    fast_messages, only_message,
 };
 use super::staging::Staging;
 use super::trace::trace;
@@ -20,6 +21,7 @@ use ofi_provider::buf::ScatterList;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::malformed;
 use ofi_provider::mr::MrTable;
+use ofi_provider::packet_sink::PacketSink;
 use ofi_provider::peer_srx::SrxStartQueue;
 use ofi_provider::shm_channel::InlineRecv;
 use ofi_provider::slab::NONE;
@@ -73,9 +75,10 @@ impl<N: ShmTransport> RxPath<N> {
     }
 
     /// Fast path of complete messages with posted receives and without special attributes, read by
-    /// one call: saves the states of messages in progress and of the connection.
+    /// one call: saves the states of messages in progress and of the connection. Messages go to
+    /// `sink` if it takes them.
     #[inline(always)]
-    pub(super) fn read_fast(&mut self, id: u32) -> FastReadResult {
+    pub(super) fn read_fast(&mut self, id: u32, sink: Option<&PacketSink<'_>>) -> FastReadResult {
         let Self { tx: TxPath { io, eps, .. }, staging, .. } = self;
         let Some(conn) = io.conns.get_mut(id) else { return FastReadResult::Not };
         if !conn.is_fast_recv() {
@@ -96,8 +99,13 @@ impl<N: ShmTransport> RxPath<N> {
         let bytes = &staging[..n];
         let matcher = &mut eps[conn.ep].matcher;
         let left = match n < LARGE {
-            true if !matcher.is_imported() && only_message(conn, matcher, bytes) => 0,
-            true => fast_messages(conn, matcher, bytes).len(),
+            true if sink.is_none()
+                && !matcher.is_imported()
+                && only_message(conn, matcher, bytes) =>
+            {
+                0
+            }
+            true => fast_messages(conn, matcher, sink, bytes).len(),
             false => n,
         };
         if left == 0 && all {
@@ -114,16 +122,17 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Runs [`read_fast`](Self::read_fast) directly on messages in shared memory.
     #[inline(always)]
-    pub(super) fn read_fast_shm(&mut self, id: u32) -> InlineRecv {
+    pub(super) fn read_fast_shm(&mut self, id: u32, sink: Option<&PacketSink<'_>>) -> InlineRecv {
         let TxPath { io, eps, .. } = &mut self.tx;
         let Some(conn) = io.conns.get_mut(id) else { return InlineRecv::Else };
         if !conn.is_fast_recv() {
             return InlineRecv::Else;
         }
         let matcher = &mut eps[conn.ep].matcher;
-        let came = match matcher.is_imported() {
-            true => imported_in_shm(conn, matcher),
-            false => fast_in_shm::<false, N>(conn, matcher),
+        let came = match sink {
+            Some(sink) => fast_in_shm_to(sink, conn, matcher),
+            None if matcher.is_imported() => fast_in_shm_to(ImportedReceives, conn, matcher),
+            None => fast_in_shm(PostedReceives, conn, matcher),
         };
         match came {
             InlineRecv::Took => conn.misses = 0,
@@ -193,8 +202,9 @@ impl<N: ShmTransport> RxPath<N> {
             // Bytes that were read straight into the message's place are not parsed again.
             let direct = n.min(left);
             if let Some(incoming) = &mut conn.incoming {
-                incoming.done += direct;
+                incoming.received(direct);
                 if incoming.left() == 0 && !self.complete_incoming(id) {
+                    self.pause_for_copies(id, &staging[..n - direct]);
                     return Got::Last;
                 }
             }
@@ -278,6 +288,18 @@ impl<N: ShmTransport> RxPath<N> {
                 left
             }
             MessageTarget::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
+            MessageTarget::Device(recv) => match recv.space(left) {
+                Ok([]) => {
+                    self.tx.io.await_copies(id);
+                    return (Err(Error::AGAIN), 1);
+                }
+                Ok(dst) => {
+                    let placed = dst.len();
+                    list.push_buf(dst);
+                    placed
+                }
+                Err(error) => return (Err(error), 1),
+            },
             MessageTarget::Discard => 0,
         };
         if placed < left {
@@ -323,6 +345,10 @@ impl<N: ShmTransport> RxPath<N> {
             if let Some(incoming) = &mut conn.incoming {
                 let matcher = &mut self.tx.eps[conn.ep].matcher;
                 match incoming.feed(matcher, &self.tx.regions, rest) {
+                    Ok(0) => {
+                        self.pause_for_copies(id, rest);
+                        return false;
+                    }
                     Ok(n) => at += n,
                     // The region was closed that the peer writes.
                     Err(error) if self.refuse_rest(id, error) => continue,
@@ -341,12 +367,14 @@ impl<N: ShmTransport> RxPath<N> {
                     .is_some_and(|i| i.left() == 0)
                     && !self.complete_incoming(id)
                 {
+                    self.pause_for_copies(id, &bytes[at..]);
                     return false;
                 }
                 continue;
             }
             if conn.fast_rx {
-                if let Some(behind) = fast_message(conn, &mut self.tx.eps[conn.ep].matcher, rest) {
+                let matcher = &mut self.tx.eps[conn.ep].matcher;
+                if let Some(behind) = fast_message(conn, matcher, None, rest) {
                     let n = rest.len() - behind.len();
                     conn.large = n >= LARGE;
                     conn.received_in = self.tx.io.poll.iterations();
@@ -372,7 +400,10 @@ impl<N: ShmTransport> RxPath<N> {
             };
             trace("from", &conn.link, &header);
             conn.large = header.op != StreamOp::TagRts && header.len >= LARGE as u64;
-            let started = self.begin(id, &header, &rest[..len], &rest[len..]);
+            let mut started = self.begin(id, &header, &rest[..len], &rest[len..]);
+            if matches!(started, Err(Error::PROTO)) && finish_sending(self, id) {
+                started = self.begin(id, &header, &rest[..len], &rest[len..]);
+            }
             if is_acknowledged(&header)
                 && matches!(started, Ok(HeaderOutcome::Taken(_) | HeaderOutcome::Blocked))
             {
@@ -424,7 +455,7 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Pauses the parsing of a connection and stores these bytes until it resumes. Returns false if
     /// there is no memory for them; this ends the connection.
-    fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
+    pub(super) fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
         let buffered = self.stash(id, bytes);
         if buffered {
             self.tx.io.conns[id].blocked = true;
@@ -472,6 +503,20 @@ fn next_header<N: ShmTransport>(
         }
         _ => Ok(None),
     }
+}
+
+/// Sends the rest of the transfers in progress before the answer to one of them: a link with several
+/// sockets may have delivered all bytes, and not reported the last one as sent. Returns true if anything
+/// was sent and the connection has not ended.
+#[cold]
+#[inline(never)]
+fn finish_sending<N: ShmTransport>(rx: &mut RxPath<N>, id: u32) -> bool {
+    if !rx.tx.io.conns.get(id).is_some_and(StreamConn::has_unsent) {
+        return false;
+    }
+    let flushed = rx.tx.flush(id);
+    rx.conclude(flushed.map(drop));
+    flushed == Ok(true) && rx.tx.io.conns.get(id).is_some()
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ impl<N: ShmTransport> StreamState<N> {
                     && op.buf.len() > N::Link::settings().max_saved_size;
             }
         }
-        let leaves = if waits {
+        let leaves = if waits || op.buf.is_device() {
             TxSchedule::InOrder
         } else {
             self.rx.tx.leaves(route, op.flags, op.buf.len(), false)
@@ -221,7 +221,7 @@ impl<N: ShmTransport> StreamState<N> {
         if self.rx.tx.cannot_do(ep_id, route, &header, &finish) {
             return Ok(());
         }
-        if len <= COPY_MAX {
+        if len <= COPY_MAX && !op.buf.is_device() {
             if let Route::Conn(id) = route {
                 let known =
                     finish.report && !acked && self.rx.tx.eps[ep_id].completions.cq_is_drained();
@@ -236,7 +236,8 @@ impl<N: ShmTransport> StreamState<N> {
                 }
             }
         }
-        let mut outgoing = TxRequest::new(header, body_of(&op.buf, finish.inject)?, finish);
+        let body = body_of(&op.buf, finish.inject, self.rx.tx.eps[ep_id].bounce.as_ref())?;
+        let mut outgoing = TxRequest::new(header, body, finish);
         outgoing.segments = self.rx.tx.encode_segments(route, &op.remote);
         let sent = self.rx.tx.enqueue(ep_id, route, outgoing, op.flags);
         self.rx.conclude(sent);
@@ -340,7 +341,7 @@ impl<N: ShmTransport> StreamState<N> {
             Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => Ok(0),
             Err(error) => Err(error),
         };
-        let body = body_of(&op.buf, finish.inject);
+        let body = body_of(&op.buf, finish.inject, None);
         let (sent, body) = match sent.and_then(|sent| Ok((sent, body?))) {
             Ok(both) => both,
             Err(error) => {
@@ -355,7 +356,7 @@ impl<N: ShmTransport> StreamState<N> {
         conn.tx.push_back(outgoing);
         if self.rx.tx.io.net.is_due() {
             self.rx.tx.io.poll.count_iteration();
-            self.poll_io();
+            self.poll_io(None);
             // It may have ended, and its number be another's, to whom that does nothing.
             if self.rx.tx.io.conns.get(conn_id).is_none_or(|conn| !conn.is_connected()) {
                 return;

@@ -12,18 +12,23 @@ use super::conn::StreamConn;
 use super::io::{COLD_AFTER, EngineIo, LEFT_BEHIND};
 use super::state::StreamState;
 use crate::transport::{ShmLink, ShmTransport};
+use ofi_provider::packet_sink::PacketSink;
 use ofi_provider::shm_channel::InlineRecv;
 
 impl<N: ShmTransport> StreamState<N> {
     /// Polls the recently active connections over shared memory. `first`: the result for the only
     /// one, if it was polled. Returns true if nothing else is to be polled in this iteration.
-    pub(super) fn poll_shm_conns(&mut self, first: Option<InlineRecv>) -> bool {
+    pub(super) fn poll_shm_conns(
+        &mut self,
+        first: Option<InlineRecv>,
+        sink: Option<&PacketSink<'_>>,
+    ) -> bool {
         let io = &mut self.rx.tx.io;
         io.wake_up();
         if io.poll.starts_polling() {
             io.set_polled(true);
         }
-        let moved = first == Some(InlineRecv::Took) || self.poll_each_shm_conn(first);
+        let moved = first == Some(InlineRecv::Took) || self.poll_each_shm_conn(first, sink);
         let io = &mut self.rx.tx.io;
         io.poll.count_without_poll();
         let checks_doorbells = io.poll.checks_doorbells();
@@ -41,13 +46,17 @@ impl<N: ShmTransport> StreamState<N> {
     /// Polls each connection; `first` is the result for the first one, if it was polled. Returns
     /// true if there was progress.
     #[inline(never)]
-    fn poll_each_shm_conn(&mut self, mut first: Option<InlineRecv>) -> bool {
+    fn poll_each_shm_conn(
+        &mut self,
+        mut first: Option<InlineRecv>,
+        sink: Option<&PacketSink<'_>>,
+    ) -> bool {
         let (mut moved, mut index) = (false, 0);
         while let Some(&id) = self.rx.tx.io.active.shm().get(index) {
-            let moves = match first.take().unwrap_or_else(|| self.rx.read_fast_shm(id)) {
+            let moves = match first.take().unwrap_or_else(|| self.rx.read_fast_shm(id, sink)) {
                 InlineRecv::Took => true,
                 InlineRecv::None => false,
-                InlineRecv::Else => self.service_shm_conn(id),
+                InlineRecv::Else => self.service_shm_conn(id, sink),
             };
             if moves {
                 moved = true;
@@ -68,8 +77,8 @@ impl<N: ShmTransport> StreamState<N> {
 
     /// Serves a connection with possibly more than fast-path messages. Returns true if there was
     /// progress.
-    fn service_shm_conn(&mut self, id: u32) -> bool {
-        let moved = self.service(id);
+    fn service_shm_conn(&mut self, id: u32, sink: Option<&PacketSink<'_>>) -> bool {
+        let moved = self.service(id, sink);
         if !moved {
             if let Some(conn) = self.rx.tx.io.conns.get_mut(id) {
                 conn.misses += 1;

@@ -1,4 +1,5 @@
 //! State guarded by the engine's lock.
+use super::conn_request::AwaitedRepeats;
 use super::connector::Connector;
 use super::rx_path::RxPath;
 use super::staging::Staging;
@@ -19,6 +20,7 @@ pub struct StreamState<N: ShmTransport> {
     pub(super) rx: RxPath<N>,
     pub(super) connector: Connector,
     pub(super) unknown: UnknownConns,
+    pub(super) repeats: AwaitedRepeats<N::Link>,
     pub(super) publisher: StatsPublisher,
 }
 
@@ -29,6 +31,7 @@ impl<N: ShmTransport> StreamState<N> {
             rx: RxPath::new(net, regions, staging),
             connector: Connector::default(),
             unknown: UnknownConns::default(),
+            repeats: AwaitedRepeats::default(),
             publisher: StatsPublisher::new(N::stats()),
         }
     }

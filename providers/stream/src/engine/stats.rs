@@ -192,7 +192,7 @@ impl StatsPublisher {
                 cq.map_or([0; 2], |cq| cq.fill())
             };
             let ([tx_queue, tx_queue_size], [rx_queue, rx_queue_size]) = (fill(tx), fill(rx));
-            let cq_blocked = io.blocked.on_cq().iter().filter_map(|id| conns.get(*id));
+            let cq_blocked = io.blocked.on_cq().filter_map(|id| conns.get(id));
             let mut of = EndpointStats {
                 kind: match ep.identity.kind {
                     StreamEpKind::Msg => kinds::MSG,

@@ -1,5 +1,6 @@
 //! Outgoing transfers: their completions, their bytes, and their queues.
 use super::arrival::may_allocate;
+use super::device_send::{DeviceSend, ReadyBytes};
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp,
 };
@@ -10,11 +11,13 @@ use ofi_provider::abi::{
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{GatherList, RecvBuf, SendBuf, zeroed};
 use ofi_provider::cq::{Completion, Context};
+use ofi_provider::device::BouncePool;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::reserved::INTERNAL_OP;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Maximum message size copied after its header, so one simple send takes both; larger messages are
 /// gathered from the application's memory.
@@ -84,17 +87,29 @@ pub(super) enum SendBody {
     Copied(Box<[u8]>),
     /// In registered memory read by a peer, with the number of bytes.
     Region(RemoteSegments, usize),
+    /// In memory of a device: the application's buffer, or regions read by a peer.
+    Device(Box<DeviceSend>),
     /// No bytes, in a request: the buffer receives the response.
     Answer(RecvBuf),
 }
 
 impl SendBody {
+    /// Returns true if the bytes are read for a peer from registered memory.
+    fn is_response(&self) -> bool {
+        match self {
+            Self::Region(..) => true,
+            Self::Device(send) => send.is_response(),
+            _ => false,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Empty | Self::Answer(_) => 0,
             Self::Exposed(buf) => buf.len(),
             Self::Copied(bytes) => bytes.len(),
             Self::Region(_, len) => *len,
+            Self::Device(send) => send.len(),
         }
     }
 }
@@ -129,6 +144,7 @@ impl TxRequest {
         let alternate = match &self.body {
             SendBody::Copied(bytes) => bytes.len(),
             SendBody::Region(segments, _) => segments.memory(),
+            SendBody::Device(send) => send.memory(),
             _ => 0,
         };
         if self.finish.internal { 2 * size_of::<Self>() + alternate } else { 0 }
@@ -136,8 +152,7 @@ impl TxRequest {
 
     /// Returns true if the transfer's bytes are in the memory region with this key.
     pub(super) fn reads(&self, key: u64) -> bool {
-        let named = |segments: &RemoteSegments| segments.as_slice().iter().any(|p| p.key == key);
-        matches!(&self.body, SendBody::Region(segments, _) if named(segments))
+        matches!(&self.body, SendBody::Region(segments, _) if segments.has_key(key))
     }
 
     /// Copies the unsent bytes of a response before their memory region is closed. Returns the
@@ -159,7 +174,7 @@ impl TxRequest {
     /// Returns true if the transfer has to reach the peer even if its endpoint closes now: it is
     /// complete for the application, or the peer's operation depends on it.
     pub(super) fn is_due(&self) -> bool {
-        let answers = self.finish.internal && !matches!(self.body, SendBody::Region(..));
+        let answers = self.finish.internal && !self.body.is_response();
         self.finish.inject || self.finish.flags & INTERNAL_OP != 0 || answers
     }
 
@@ -170,7 +185,7 @@ impl TxRequest {
 
     /// Returns true if the transfer responds to a peer's read from a region, and is not started.
     pub(super) fn is_waiting_answer(&self) -> bool {
-        self.wire_len == 0 && matches!(self.body, SendBody::Region(..))
+        self.wire_len == 0 && self.body.is_response()
     }
 
     /// Returns the position of the transfer in the queue of its connection, usually the end. A
@@ -203,6 +218,23 @@ impl TxRequest {
     pub(super) fn total(&self) -> usize {
         let body = if self.header.op == StreamOp::TagRts { 0 } else { self.body.len() };
         self.wire_len + self.segments.len() + body
+    }
+
+    /// Advances the copies of a body in memory of a device ([`DeviceSend::advance`]); an announcement
+    /// of the message needs none.
+    pub(super) fn advance_copies(&mut self, pool: Option<&Arc<BouncePool>>) -> Result<ReadyBytes> {
+        let sent = self.sent.saturating_sub(self.head_len());
+        match (&mut self.body, pool) {
+            (SendBody::Device(send), Some(pool)) if self.header.op != StreamOp::TagRts => {
+                send.advance(sent, pool)
+            }
+            _ => Ok(ReadyBytes::All),
+        }
+    }
+
+    /// Returns the bytes of header and remote segments.
+    pub(super) fn head_len(&self) -> usize {
+        self.wire_len + self.segments.len()
     }
 
     /// Returns true if the header and remote segments are sent and the body is next.
@@ -241,6 +273,7 @@ impl TxRequest {
             SendBody::Copied(bytes) => {
                 list.push_bytes(&bytes[from..]);
             }
+            SendBody::Device(send) => send.gather(from, list),
             SendBody::Region(segments, len) => {
                 let opened = opened.get_or_init(|| regions.open());
                 opened.gather(segments, FI_REMOTE_READ, from, len - from, list)?;
@@ -290,10 +323,22 @@ pub(super) fn level(op_flags: u64) -> (u16, bool) {
     (flags, acked)
 }
 
-/// A message's bytes, copied if the application wants its buffer back at once.
-pub(super) fn body_of(buf: &SendBuf, inject: bool) -> Result<SendBody> {
+/// A message's bytes, copied if the application wants its buffer back at once. `pool`: bounce
+/// buffers for memory of devices.
+pub(super) fn body_of(
+    buf: &SendBuf,
+    inject: bool,
+    pool: Option<&Arc<BouncePool>>,
+) -> Result<SendBody> {
     Ok(match buf.len() {
         0 => SendBody::Empty,
+        _ if buf.is_device() => {
+            let mut send = DeviceSend::new(buf.clone(), None);
+            match pool.filter(|_| inject) {
+                Some(pool) => SendBody::Copied(send.copy_rest(0, pool)?),
+                None => SendBody::Device(Box::new(send)),
+            }
+        }
         _ if inject => SendBody::Copied(buf.to_boxed()?),
         _ => SendBody::Exposed(buf.clone()),
     })

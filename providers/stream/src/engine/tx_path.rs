@@ -1,6 +1,7 @@
 //! Sending: from transfers to bytes for a link.
 use super::backlog::Backlog;
 use super::batcher::TxBatcher;
+use super::device_send::ReadyBytes;
 use super::ep_table::EpTable;
 use super::io::EngineIo;
 use super::tokens::TOKEN_CONN;
@@ -358,7 +359,8 @@ impl<N: ShmTransport> TxPath<N> {
         if waits {
             header.op = StreamOp::TagRts;
         }
-        let outgoing = TxRequest::new(header, body_of(&op.buf, finish.inject)?, finish);
+        let body = body_of(&op.buf, finish.inject, self.eps[ep_id].bounce.as_ref())?;
+        let outgoing = TxRequest::new(header, body, finish);
         Ok(self.enqueue(ep_id, route, outgoing, op.flags))
     }
 
@@ -482,9 +484,20 @@ impl<N: ShmTransport> TxPath<N> {
             let mut way = CopyMode::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
             let keeps = conn.link.tx_over_shm();
+            let (mut copied, mut failed) = (ReadyBytes::All, None);
             for (position, outgoing) in conn.tx.iter_mut().enumerate() {
                 if !list.has_space() || (outgoing.is_fenced() && !(settled && position == 0)) {
                     break;
+                }
+                if let SendBody::Device(_) = outgoing.body {
+                    let pool = self.eps[conn.ep].bounce.as_ref();
+                    match outgoing.advance_copies(pool) {
+                        Ok(ready) => copied = ready,
+                        Err(error) => failed = Some(error),
+                    }
+                    if copied == ReadyBytes::None || failed.is_some() {
+                        break;
+                    }
                 }
                 if outgoing.wire_len == 0 {
                     conn.knows.adapt_level(&mut outgoing.header, &mut outgoing.finish);
@@ -506,11 +519,21 @@ impl<N: ShmTransport> TxPath<N> {
                 }
                 let outgoing = &*outgoing;
                 gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &opened));
-                if way.is_zcopy() {
+                if way.is_zcopy() || copied != ReadyBytes::All {
                     break;
                 }
             }
             conn.tx_id = tx_id;
+            if list.is_empty() && gathered.is_ok() {
+                drop(opened);
+                if let Some(error) = failed {
+                    self.fail_first(id, error)?;
+                    moved = true;
+                    continue;
+                }
+                self.await_tx_copies(id);
+                return Ok(moved);
+            }
             let wanted = list.len();
             let mut result = match gathered {
                 // Exposed buffers are the library's until completion, reported by the kernel unless

@@ -64,8 +64,8 @@ impl<L> HubShared<L> {
 pub(super) enum RailEvent<L> {
     /// A further socket has joined, with this number.
     Joined(usize, L),
-    /// A control frame is to be sent.
-    Frame(Vec<u8>),
+    /// The offer of this end is to be sent, a whole frame.
+    Offer(Vec<u8>),
     /// Progress is to be checked.
     Check,
     /// The peer is gone, or was not reached in time.

@@ -420,6 +420,7 @@ impl<N: Transport> RailHub<N> {
         remove_all(&mut self.dialing.borrow_mut(), |one| one.number == number);
         if self.links.borrow().is_empty() {
             // No peer has a reason to connect.
+            self.listeners.borrow().iter().for_each(|open| open.listener.stop_listening());
             self.close(net);
         }
     }
@@ -451,7 +452,7 @@ impl<N: Transport> RailHub<N> {
         match offer {
             Ok(offer) => {
                 entry.token_offered = Some(token);
-                entry.shared.events.push(RailEvent::Frame(offer.encode()));
+                entry.shared.events.push(RailEvent::Offer(offer.encode()));
                 self.queued.borrow_mut().push(entry.readable());
             }
             Err(error) => log_single::<N::Link>(entry.peer.clone(), &error),

@@ -1,6 +1,7 @@
 //! Link with possibly several sockets.
 use super::events::{HubRequest, HubShared, LinkShared, RailEvent};
-use super::rails::{FastRecv, FastSend, RailChange, RailRequest, RailSet, offer_request};
+use super::first_frames::RailRequest;
+use super::rails::{FastRecv, FastSend, RailChange, RailSet, offer_request};
 use super::wanted::WantedEvents;
 use crate::forward::forward_link;
 use crate::secret::PskConfig;
@@ -73,7 +74,7 @@ impl<L: ByteLink> FramedLink<L> {
     ) -> Self {
         let since = hub.now();
         let settings = &L::settings().rails;
-        let rails = RailSet::new(settings, &hub.log_memory);
+        let rails = RailSet::new(settings, &hub.log_memory, connects);
         let request = match connects {
             true if settings.count() > 1 => RequestState::Idle { traffic: 0, since },
             true => RequestState::Unused,
@@ -104,7 +105,7 @@ impl<L: ByteLink> FramedLink<L> {
             return;
         }
         self.request.set(RequestState::Done);
-        match rails.has_offer() {
+        match rails.first_frames().has_offered() {
             true => self.push_request(HubRequest::Dial),
             false => rails.push_control(&offer_request()),
         }
@@ -135,7 +136,10 @@ impl<L: ByteLink> FramedLink<L> {
                     link.set_traffic_class(self.class.get());
                     rails.add(at, link, self.connects);
                 }
-                RailEvent::Frame(frame) => rails.push_control(&frame),
+                RailEvent::Offer(frame) => {
+                    rails.first_frames().add_offer(&frame);
+                    rails.push_control(&frame);
+                }
                 RailEvent::Check => rails.check_progress(first, self.hub.now()),
                 RailEvent::GiveUp => rails.give_up(),
             }
@@ -368,8 +372,8 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     fn has_ended(&self) -> bool {
         let has_ended = self.first.has_ended();
         let Some(framed) = self.framed() else { return has_ended };
-        let rails = framed.rails.borrow();
-        if !rails.is_resumable() {
+        let mut rails = framed.rails.borrow_mut();
+        if !(rails.is_resumable() && rails.first_frames().has_offered()) {
             return has_ended;
         }
         if has_ended && !rails.is_resuming() {
@@ -379,12 +383,26 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
         false
     }
 
+    fn send_answer(&self, bytes: &[u8]) -> Result<usize> {
+        match self.framed.get() {
+            None => self.first.send(bytes),
+            Some(framed) => framed
+                .with_rails(&self.first, |rails| rails.send_with_first_frames(&self.first, bytes)),
+        }
+    }
+
     fn made(&self) {
         self.first.made();
         let Some(framed) = self.framed.get() else { return };
         self.is_framed.set(true);
         // The first frame. An error is returned again by the next send.
-        let _ = framed.with_rails(&self.first, |rails| rails.flush_control(&self.first));
+        let _ = framed.with_rails(&self.first, |rails| {
+            if framed.connects {
+                // Those of the peer have arrived with its answer. The link can then be resumed.
+                rails.read_first_frames(&self.first);
+            }
+            rails.flush_control(&self.first)
+        });
     }
 
     fn set_traffic_class(&self, class: TrafficClass) {

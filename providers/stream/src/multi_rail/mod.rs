@@ -16,6 +16,7 @@
 //!
 //! Peers without this feature, and links without an agreement, see no difference.
 mod events;
+mod first_frames;
 pub mod frame;
 mod hub;
 mod link;
@@ -67,6 +68,10 @@ impl<S: LinkListener> LinkListener for FirstListener<S> {
 
     fn listen(&self, backlog: i32) -> Result {
         self.listener.listen(backlog)
+    }
+
+    fn stop_listening(&self) {
+        self.listener.stop_listening();
     }
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {

@@ -2,7 +2,8 @@
 mod fast;
 mod rx;
 
-use super::frame::{FrameHeader, FrameType, Hello, LONG_MAX, RailOffer, SEGMENT_MAX};
+use super::first_frames::{FirstFrames, RailRequest};
+use super::frame::{FrameHeader, FrameType, LONG_MAX, SEGMENT_MAX};
 use super::reader::FrameReader;
 use super::resume::ResumeState;
 use super::send_log::{CallQueue, LogMemory};
@@ -50,15 +51,6 @@ enum RailState {
     Broken,
     /// The socket has ended, or the peer never used it.
     Lost,
-}
-
-/// Request of the peer, received in a control frame.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) enum RailRequest {
-    /// The peer requests a [`RailOffer`].
-    OfferRequest,
-    /// The peer offers to take further sockets.
-    Offer(RailOffer),
 }
 
 /// Change of a link's sockets, for its transport.
@@ -133,12 +125,7 @@ pub(super) struct RailSet<L> {
     full: RailBits,
     /// Sockets with a later frame than the next of the stream.
     early: RailBits,
-    /// First frame of the peer.
-    hello: Option<Hello>,
-    /// Requests of the peer not taken yet. A peer sends one of each kind.
-    requests: Vec<RailRequest>,
-    has_requested: bool,
-    has_offered: bool,
+    first_frames: FirstFrames,
     /// None if one of the ends does not resume links, or has given up.
     resume: Option<Box<ResumeState>>,
     /// Ended outages, and bytes sent again.
@@ -194,10 +181,12 @@ fn link_of<'a, L>(own: &'a Option<L>, first: &'a L) -> &'a L {
 }
 
 impl<L: ByteLink> RailSet<L> {
-    /// Creates the stream of a new link. The first frame waits to be sent.
-    pub(super) fn new(settings: &RailSettings, memory: &Arc<LogMemory>) -> Self {
+    /// Creates the stream of a new link. The first frame waits to be sent. `connects`: this end
+    /// connects further sockets.
+    pub(super) fn new(settings: &RailSettings, memory: &Arc<LogMemory>, connects: bool) -> Self {
         let mut first = Rail::new(None, RailState::Open);
-        first.writer.push_control(&ResumeState::hello(settings).encode());
+        let hello = ResumeState::hello(settings);
+        first.writer.push_control(&hello.encode());
         Self {
             rails: vec![first],
             segment: settings.segment.clamp(1, SEGMENT_MAX),
@@ -212,10 +201,7 @@ impl<L: ByteLink> RailSet<L> {
             readable: 1,
             full: 0,
             early: 0,
-            hello: None,
-            requests: Vec::new(),
-            has_requested: false,
-            has_offered: false,
+            first_frames: FirstFrames::new(&hello, !connects),
             resume: ResumeState::new(settings, memory),
             resumes: 0,
             repeated: 0,
@@ -246,6 +232,9 @@ impl<L: ByteLink> RailSet<L> {
         }
         if self.resume.is_some() {
             rail.writer.push_control(&position(FrameType::Ack, self.rx_offset));
+            if self.first_frames.is_missing() {
+                rail.writer.push_control(&offer_request());
+            }
         }
         self.rails[at] = rail;
     }
@@ -260,10 +249,10 @@ impl<L: ByteLink> RailSet<L> {
         self.resume.is_some() && self.count() == 0
     }
 
-    /// Returns true if the loss of sockets does not end the link: both ends want it, and the peer has
-    /// sent its addresses.
+    /// Returns true if the loss of sockets does not end the link: both ends want it, and one has the
+    /// other's addresses.
     pub(super) fn is_resumable(&self) -> bool {
-        self.resume.is_some() && self.has_offered
+        self.resume.is_some() && self.first_frames.may_resume()
     }
 
     /// Returns the state after the loss of sockets.
@@ -308,17 +297,17 @@ impl<L: ByteLink> RailSet<L> {
         wanted
     }
 
-    /// Returns true if the peer has offered to take further sockets.
-    pub(super) fn has_offer(&self) -> bool {
-        self.has_offered
+    /// First frames of both ends.
+    pub(super) fn first_frames(&mut self) -> &mut FirstFrames {
+        &mut self.first_frames
     }
 
     /// Takes the peer's requests, and the changes of the sockets, if there are any.
     pub(super) fn take_requests(&mut self) -> Option<(Vec<RailRequest>, Vec<RailChange<L>>)> {
-        if self.requests.is_empty() && self.changes.is_empty() {
+        if !self.first_frames.has_requests() && self.changes.is_empty() {
             return None;
         }
-        Some((std::mem::take(&mut self.requests), std::mem::take(&mut self.changes)))
+        Some((self.first_frames.take_requests(), std::mem::take(&mut self.changes)))
     }
 
     /// Returns the number of the first open socket.
@@ -340,14 +329,14 @@ impl<L: ByteLink> RailSet<L> {
             |(at, rail): (usize, &Rail<L>)| rail.writer.has_tail() && left & bit(at) == 0;
         (!self.is_byte_withheld || is_log_full)
             && !self.is_send_coalesced
-            && (self.rails.iter().enumerate().any(has_tail) || self.can_send_again())
+            && (self.rails.iter().enumerate().any(has_tail)
+                || can_send_again(&self.rails, self.resume.as_deref()))
     }
 
-    /// Returns true if a socket may carry the next bytes to be sent again.
-    fn can_send_again(&self) -> bool {
-        let Some(resume) = &self.resume else { return false };
-        let lost = resume.log.first_lost();
-        lost.is_some_and(|(_, offset, _)| self.rails.iter().any(|rail| rail.may_repeat(offset)))
+    /// Sends bytes on the first socket, and the first frames by the same call. Returns the number of
+    /// those bytes accepted.
+    pub(super) fn send_with_first_frames(&mut self, first: &L, bytes: &[u8]) -> Result<usize> {
+        self.rails[0].writer.send_behind(first, bytes)
     }
 
     /// Sends a control frame, now or later. Without a socket it is dropped.
@@ -443,7 +432,7 @@ impl<L: ByteLink> RailSet<L> {
         let is_retained = mode.is_zcopy();
         let incomplete = self.incomplete();
         let is_in_parts = is_retained && self.resume.is_some() && self.count() == 1;
-        let most = match (incomplete, &self.hello) {
+        let most = match (incomplete, self.first_frames.hello()) {
             (Some(at), _) => self.rails[at].writer.missing(),
             (None, Some(hello)) if is_in_parts => self.long_segment.min(hello.max_payload()),
             _ => self.segment,
@@ -538,7 +527,8 @@ impl<L: ByteLink> RailSet<L> {
         }
     }
 
-    /// Sends waiting frames of all sockets but these `full` ones. Returns true if none is left.
+    /// Sends waiting frames of all sockets but these `full` ones. Returns true if no frame with data is
+    /// left.
     fn flush(&mut self, first: &L, full: RailBits) -> Result<bool> {
         let mut is_clear = true;
         for at in 0..self.rails.len() {
@@ -547,14 +537,14 @@ impl<L: ByteLink> RailSet<L> {
                 continue;
             }
             if full & bit(at) != 0 {
-                is_clear = false;
+                is_clear &= !has_unsent_frame(rail, at, self.resume.as_deref());
                 continue;
             }
             match rail.writer.flush(link_of(&rail.link, first)) {
                 Ok(true) => self.full &= !bit(at),
                 Ok(false) => {
                     self.full |= bit(at);
-                    is_clear = false;
+                    is_clear &= !has_unsent_frame(rail, at, self.resume.as_deref());
                 }
                 Err(error) => self.fail_sending(at, error)?,
             }
@@ -712,6 +702,7 @@ impl<L: ByteLink> RailSet<L> {
         for bits in [&mut self.readable, &mut self.full, &mut self.early] {
             *bits &= !bit(at);
         }
+        self.first_frames.forget(at);
         if self.last == at {
             self.last = 0;
         }
@@ -829,7 +820,19 @@ impl<L: ByteLink> RailSet<L> {
     }
 }
 
-/// Returns a frame requesting a [`RailOffer`].
+/// Returns true if socket `at` has stored bytes of unacknowledged frames. Other bytes of a stalled socket
+/// are on their way on another one, or have arrived.
+fn has_unsent_frame<L>(rail: &Rail<L>, at: usize, resume: Option<&ResumeState>) -> bool {
+    rail.writer.has_tail() && resume.is_none_or(|resume| resume.log.has_sent_on(at))
+}
+
+/// Returns true if a socket may carry the next bytes to be sent again.
+fn can_send_again<L: ByteLink>(rails: &[Rail<L>], resume: Option<&ResumeState>) -> bool {
+    let lost = resume.and_then(|resume| resume.log.first_lost());
+    lost.is_some_and(|(_, offset, _)| rails.iter().any(|rail| rail.may_repeat(offset)))
+}
+
+/// Returns a frame requesting a [`RailOffer`](super::frame::RailOffer).
 pub(super) fn offer_request() -> Vec<u8> {
     FrameHeader::control(FrameType::OfferRequest, 0).encode().to_vec()
 }

@@ -286,6 +286,11 @@ impl SendLog {
         }
     }
 
+    /// Returns true if the socket was the last to carry an unacknowledged segment.
+    pub(super) fn has_sent_on(&self, rail: usize) -> bool {
+        self.segments.iter().any(|segment| segment.rail == rail)
+    }
+
     /// Returns the number of the first lost segment, with its offset and length.
     #[inline]
     pub(super) fn first_lost(&self) -> Option<(usize, u64, usize)> {

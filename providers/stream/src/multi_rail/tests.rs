@@ -88,7 +88,38 @@ impl Pair {
 
     /// Connects two transports with their own settings: the connecting one first.
     fn between(seed: u64, ours: &'static StreamSettings, theirs: &'static StreamSettings) -> Self {
+        let pair = Self::unmade(seed, ours);
+        pair.client.start_rails(&pair.dialed, 1, true).unwrap();
+        choose(Some(theirs));
+        pair.server.start_rails(&pair.accepted, 2, false).unwrap();
+        pair.dialed.made();
+        pair.accepted.made();
         choose(Some(ours));
+        pair
+    }
+
+    /// Connects two transports with these settings. The accepting end has answered the connection
+    /// request, and the connecting end has received the answer.
+    fn answered(seed: u64, settings: &'static StreamSettings) -> Self {
+        const ANSWER: &[u8] = b"the answer";
+        let pair = Self::unmade(seed, settings);
+        pair.server.start_rails(&pair.accepted, 2, false).unwrap();
+        assert_eq!(pair.accepted.send_answer(ANSWER), Ok(ANSWER.len()));
+        pair.accepted.made();
+        while pair.world().something_arrives(true) {}
+        let (mut answer, mut received) = ([0; ANSWER.len()], 0);
+        while received < ANSWER.len() {
+            received += pair.dialed.recv(&mut answer[received..]).unwrap();
+        }
+        assert_eq!(answer, ANSWER);
+        pair.client.start_rails(&pair.dialed, 1, true).unwrap();
+        pair.dialed.made();
+        pair
+    }
+
+    /// Connects two transports with these settings, without frames.
+    fn unmade(seed: u64, settings: &'static StreamSettings) -> Self {
+        choose(Some(settings));
         let world = StreamWorld::new(Instant::now(), SimRandom::new(seed));
         let [server, client] = [(); 2].map(|()| Net::new(Rings::new(&world, false)));
         let (listener, at) = server.bind(&any()).unwrap();
@@ -97,12 +128,6 @@ impl Pair {
         let (accepted, _) = listener.accept().unwrap();
         client.poller().add(dialed.id(), 1, Interest::READ).unwrap();
         server.poller().add(accepted.id(), 2, Interest::READ).unwrap();
-        client.start_rails(&dialed, 1, true).unwrap();
-        choose(Some(theirs));
-        server.start_rails(&accepted, 2, false).unwrap();
-        dialed.made();
-        accepted.made();
-        choose(Some(ours));
         let (random, exposed) = (SimRandom::new(seed + 1), Vec::new());
         let (is_copied, sent, received) = (false, 0, 0);
         Self { world, server, client, dialed, accepted, random, exposed, is_copied, sent, received }
@@ -351,6 +376,70 @@ fn every_byte_arrives_once_although_links_are_cut_at_any_time() {
         pair.finish();
         assert!(pair.received > 2_000 && cuts > 5, "{} bytes, {cuts} cuts", pair.received);
     }
+}
+
+#[test]
+fn link_resumes_although_the_first_frames_of_the_connecting_end_are_lost() {
+    for seed in 0..100 {
+        let settings = if seed % 2 == 0 { &SINGLE } else { &RESUMED };
+        let mut pair = Pair::answered(seed, settings);
+        assert_eq!(pair.accepted.send(b"at once"), Ok(7));
+        pair.send();
+        pair.cut();
+        for _ in 0..seed % 5 {
+            pair.server.poll(&mut Vec::new());
+            pair.world().something_arrives(true);
+            let received = pair.accepted.recv(&mut [0; 0]);
+            assert!(received.is_ok() || received == Err(Error::AGAIN), "{received:?}");
+        }
+        let mut early = Vec::new();
+        for _ in 0..10_000 {
+            let mut buf = [0; 8];
+            let n = pair.dialed.recv(&mut buf).unwrap_or(0);
+            early.extend_from_slice(&buf[..n]);
+            if early.len() >= 7 {
+                break;
+            }
+            // An engine passes bytes again until the link accepts them.
+            if pair.dialed.unacknowledged() > 0 && pair.dialed.send(&[byte(pair.sent)]) == Ok(1) {
+                pair.sent += 1;
+            }
+            pair.client.poll(&mut Vec::new());
+            pair.server.poll(&mut Vec::new());
+            pair.world().something_arrives(true);
+            pair.world().nanos += 100_000;
+            let mut first = [0; 1];
+            if let Ok(n) = pair.accepted.recv(&mut first) {
+                assert_eq!(first[..n], [byte(pair.received)][..n]);
+                pair.received += n;
+            }
+        }
+        assert_eq!(early, b"at once", "seed {seed}");
+        pair.run(500, true);
+        pair.finish();
+        assert!(pair.received > 1000 && pair.dialed.recovery().resumes > 0);
+    }
+}
+
+#[test]
+fn accepting_end_without_the_peers_addresses_waits_for_a_short_time() {
+    let mut pair = Pair::answered(9, &SINGLE);
+    pair.cut();
+    let began = pair.world().nanos;
+    while pair.world().something_arrives(true) {}
+    drop(std::mem::replace(&mut pair.client, Net::new(Rings::new(&pair.world, false))));
+    let waited = loop {
+        match pair.accepted.recv(&mut [0; 8]) {
+            Err(Error::AGAIN) => {}
+            ended => {
+                assert_eq!(ended, Err(Error::CONNRESET));
+                break pair.world().nanos - began;
+            }
+        }
+        pair.world().nanos += 100_000_000;
+        pair.server.poll(&mut Vec::new());
+    };
+    assert!((4_900_000_000..6_000_000_000).contains(&waited), "{waited} ns");
 }
 
 #[test]

@@ -102,6 +102,15 @@ impl FrameWriter {
         Ok(true)
     }
 
+    /// Sends other bytes, and the waiting frames behind them by the same call. Returns the number of
+    /// those bytes accepted.
+    pub(super) fn send_behind(&mut self, link: &impl ByteLink, bytes: &[u8]) -> Result<usize> {
+        let all = [bytes, &self.tail[self.tail_sent..]].concat();
+        let sent = link.send(&all)?;
+        self.tail_sent += sent.saturating_sub(bytes.len());
+        Ok(sent.min(bytes.len()))
+    }
+
     /// Sends waiting frames. Returns true if none is left.
     pub(super) fn flush(&mut self, link: &impl ByteLink) -> Result<bool> {
         while self.has_tail() {

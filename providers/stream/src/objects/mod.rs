@@ -11,7 +11,7 @@ use crate::secret::PskConfig;
 use crate::transport::{ByteLink, ShmTransport, Transport};
 use core::ffi::CStr;
 use core::marker::PhantomData;
-use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
+use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_HMEM, fi_ep_type, fi_provider};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
     Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, domain_key, endpoint_key,
@@ -20,6 +20,7 @@ use ofi_provider::api::{
 use ofi_provider::buf::SegmentLimit;
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::hmem;
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::progress::Progress;
 use ofi_provider::traffic_class::TrafficClass;
@@ -130,11 +131,14 @@ impl<N: LinkProvider + ShmTransport> Fabric for StreamFabric<N> {
         let secret = own_of_domain::<N>(info, api_version)?;
         let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
         let (threads, sharing) = (N::Link::settings().threads, N::Link::settings().sharing);
-        let settings = DomainSettings::new(info, !threads)?
+        let mut settings = DomainSettings::new(info, !threads)?
             .with_offers(N::Link::provider(), &N::offers()?, info)
             .with_segments(N::segments(), N::region_segments())
             .with_vectors(sharing)
             .with_visitors();
+        if info.caps() & FI_HMEM != 0 {
+            settings = settings.with_devices(hmem::interfaces(N::Link::provider()));
+        }
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
         let class = TrafficClass::of_domain(info, api_version);
@@ -190,6 +194,7 @@ impl<N: LinkProvider + ShmTransport> StreamDomain<N> {
             target: TargetOf::new(info.caps()),
             secret: own_of_endpoint::<N>(info, self.api_version)?,
             class: TrafficClass::of_endpoint(info, self.api_version).or(self.class),
+            interfaces: self.settings.interfaces(),
         })
     }
 }
@@ -229,7 +234,11 @@ impl<N: LinkProvider + ShmTransport> Domain for StreamDomain<N> {
                 let request = request_of_endpoint::<StreamRequest<N::Link>>(handle)?;
                 // The passive endpoint's secret is what was proven.
                 let secret = identity.secret.as_ref().or(self.secret.as_ref());
-                if request.look(|request| N::is_for(request.link(), secret)) != Some(true) {
+                let is_for = |request: &StreamRequest<_>| {
+                    // A lost link is of the same secret as the one after it.
+                    request.link().with(|link| N::is_for(link, secret)).unwrap_or(true)
+                };
+                if request.look(is_for) != Some(true) {
                     ofi_provider::log!(
                         N::Link::provider(),
                         WARN,
@@ -276,6 +285,7 @@ impl<N: LinkProvider + ShmTransport> Domain for StreamDomain<N> {
             target: TargetOf::NOTHING,
             secret: None,
             class: self.class,
+            interfaces: None,
         };
         let ext = StreamEndpointExt::new(StreamEpKind::Srx, None, None);
         Ok(StreamEp::shared_rx(self.engine.clone(), identity, ext))

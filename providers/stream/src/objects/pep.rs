@@ -1,12 +1,19 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::accept_queue::{self, AcceptQueue, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
 use crate::conn_quota::{self, SimDoorbell};
-use crate::engine::{ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_shortage};
+use crate::engine::{
+    ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_out_of_descriptors, is_shortage, max_conns,
+    used_descriptors,
+};
+use crate::repeated_requests::NumberedRequests;
 use crate::transport::{ByteLink, LinkListener, LinkPoller, ShmTransport, TIMER_TOKEN};
 use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{ConnReqReporter, PassiveEp, Reject, take_request};
+use ofi_provider::core_provider::{
+    ACCEPT_ONE_MORE, ACCEPT_WITHIN_LIMIT, OPT_ACCEPT_LIMIT, OPT_CONN_USAGE,
+};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
@@ -30,6 +37,9 @@ const MAX_SILENT: usize = 1024;
 
 /// Interval between checks for space for another request while there is none.
 const SPACE_DELAY: Duration = Duration::from_millis(10);
+
+/// The same for a program closing connections at the limit.
+const LIMIT_DELAY: Duration = Duration::from_millis(1);
 
 /// Age of an unanswered request after which it may be rejected in favor of another pending
 /// connection.
@@ -61,6 +71,17 @@ struct PendingAcceptReq {
     since: Instant,
 }
 
+/// Limit of the connections accepted by a passive endpoint with a user closing idle connections
+/// ([`OPT_ACCEPT_LIMIT`]).
+#[derive(Default)]
+struct AcceptLimit {
+    is_limited: bool,
+    may_exceed: bool,
+    /// Connections wait at the listener for space, or for a descriptor.
+    is_blocking: bool,
+    is_short: bool,
+}
+
 struct StreamPepState<N: ShmTransport> {
     net: N,
     local: Addr,
@@ -70,9 +91,13 @@ struct StreamPepState<N: ShmTransport> {
     listener: Option<(N::Listener, SimDoorbell)>,
     /// Requests known to the application, oldest first; answered ones may be among them.
     unanswered: VecDeque<PendingAcceptReq>,
+    /// Requests repeated by their callers after the loss of a socket.
+    numbered: NumberedRequests<N::Link>,
     /// Accepted connections with an incomplete request.
     callers: AcceptQueue<N::Link>,
     reporter: ConnReqReporter,
+    /// Limit of accepted connections.
+    limit: AcceptLimit,
     /// The listener is not watched, because callers cannot be accepted now and the poller would
     /// report them again and again; the timer makes it try again.
     accept_paused: bool,
@@ -89,8 +114,10 @@ impl<N: ShmTransport> StreamPep<N> {
             bound: None,
             listener: None,
             unanswered: VecDeque::new(),
+            numbered: NumberedRequests::default(),
             callers: AcceptQueue::new(0, MAX_SILENT),
             reporter: ConnReqReporter::new(info),
+            limit: AcceptLimit::default(),
             accept_paused: false,
         };
         let activity = Activity::default();
@@ -152,10 +179,41 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
         CM_DATA_MAX
     }
 
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        if name != OPT_CONN_USAGE {
+            return Err(Error::NOPROTOOPT);
+        }
+        let mut state = self.shared.state.lock();
+        // Requests that were answered are connections.
+        state.unanswered.retain(|request| request.request.strong_count() > 0);
+        let [used, max] = state.conn_usage();
+        let AcceptLimit { is_blocking, is_short, .. } = state.limit;
+        let max = if is_short { max.min(used) } else { max };
+        let usage = [used, max, usize::from(is_blocking || is_short)];
+        let bytes = value.first_chunk_mut::<24>().ok_or(Error::TOOSMALL)?;
+        for (bytes, number) in bytes.chunks_exact_mut(8).zip(usage) {
+            bytes.copy_from_slice(&(number as u64).to_ne_bytes());
+        }
+        Ok(bytes.len())
+    }
+
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        let mut state = self.shared.state.lock();
+        match (name, value) {
+            (OPT_ACCEPT_LIMIT, [ACCEPT_WITHIN_LIMIT]) => state.limit.is_limited = true,
+            (OPT_ACCEPT_LIMIT, [ACCEPT_ONE_MORE]) => state.limit.may_exceed = true,
+            (OPT_ACCEPT_LIMIT, _) => return Err(Error::INVAL),
+            _ => return Err(Error::NOPROTOOPT),
+        }
+        Ok(())
+    }
+
     fn close(&self) {
         let mut state = self.shared.state.lock();
         state.bound = None;
-        state.listener = None;
+        if let Some((listener, _)) = state.listener.take() {
+            listener.stop_listening();
+        }
         state.callers.drop_all_of(ALL);
         state.unanswered.clear();
         state.reporter.close_unread();
@@ -196,9 +254,15 @@ impl<N: ShmTransport> StreamPepState<N> {
             if !self.make_space() {
                 return self.wait(SPACE_DELAY);
             }
+            if self.is_at_limit() {
+                self.limit.is_blocking = true;
+                return self.wait(LIMIT_DELAY);
+            }
             let Some((listener, _)) = &self.listener else { return };
             match listener.accept() {
                 Ok((link, from)) => {
+                    self.limit =
+                        AcceptLimit { is_limited: self.limit.is_limited, ..Default::default() };
                     link.waits();
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ALL, now) {
@@ -207,6 +271,10 @@ impl<N: ShmTransport> StreamPepState<N> {
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
+                Err(error) if is_out_of_descriptors(error) && self.limit.is_limited => {
+                    self.limit.is_short = true;
+                    return self.wait(LIMIT_DELAY);
+                }
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.accept_paused {
                         ofi_provider::log_sparsely!(
@@ -221,7 +289,11 @@ impl<N: ShmTransport> StreamPepState<N> {
                 Err(error) if is_shortage(error) => {
                     self.callers.drop_oldest();
                 }
-                Err(_) => break,
+                Err(_) => {
+                    self.limit =
+                        AcceptLimit { is_limited: self.limit.is_limited, ..Default::default() };
+                    break;
+                }
             }
         }
         if std::mem::take(&mut self.accept_paused) {
@@ -233,6 +305,18 @@ impl<N: ShmTransport> StreamPepState<N> {
             let next = hold_off.map(|at| at.saturating_duration_since(self.net.now()));
             self.net.set_timer(next.unwrap_or(HANDSHAKE_TIMEOUT).max(SPACE_DELAY));
         }
+    }
+
+    /// Returns the descriptors used by connections of the process and their maximum.
+    fn conn_usage(&self) -> [usize; 2] {
+        let pending = self.callers.len() + self.unanswered.len();
+        [used_descriptors() + pending, max_conns::<N>()]
+    }
+
+    /// Returns true if a connection has to wait at the listener until another one is closed.
+    fn is_at_limit(&self) -> bool {
+        let [used, max] = self.conn_usage();
+        self.limit.is_limited && !self.limit.may_exceed && used >= max
     }
 
     /// Leaves connections in the kernel's accept queue for `delay`: stops watching the listener,
@@ -331,7 +415,8 @@ impl<N: ShmTransport> StreamPepState<N> {
         let ends = [caller.link.local_addr()?.to_bytes(), caller.from.to_bytes()];
         let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
-        let request = StreamRequest::new(caller, &message, pending);
+        let admitted = StreamRequest::admit(&mut self.numbered, caller, &message, pending);
+        let Some(request) = admitted else { return Ok(()) };
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.reporter.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, self.net.now());

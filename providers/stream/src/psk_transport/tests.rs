@@ -94,3 +94,22 @@ fn last_byte_of_a_record_sent_in_part_is_passed_again_and_arrives_once() {
     assert!(!dialed.has_half_sent());
     assert_eq!(before + received(&world, &dialed, &accepted).len(), sent + 1);
 }
+
+#[test]
+fn records_sent_before_a_reset_are_reported() {
+    let (world, dialed, accepted) = pair(&keyed(true));
+    assert_eq!(dialed.send(b"a"), Ok(1));
+    assert_eq!(received(&world, &dialed, &accepted), b"a");
+    // A whole record, and a part of another one.
+    world.lock().unwrap().reset_after(RECORD_MAX + 1000);
+    let sent = dialed.send(&[7; 2 * RECORD_MAX]);
+    let error = dialed.send(&[7; 2]);
+    let mut buf = vec![0; 4 * RECORD_MAX];
+    let mut got = 0;
+    for _ in 0..200 {
+        deliver(&world);
+        got += accepted.recv(&mut buf).unwrap_or(0);
+    }
+    assert_eq!((got, error), (RECORD_MAX, Err(Error::CONNRESET)));
+    assert!(sent.is_ok_and(|sent| sent >= got), "{got} bytes were received, {sent:?} reported");
+}

@@ -1,6 +1,6 @@
 //! Shared-memory links of a net: their entries, doorbells, and requests for upgrades.
 use super::link::ShmLinkState;
-use super::path::SwitchState;
+use super::path::UpgradeTrigger;
 use super::shared::{LinkRequest, LinkShared, NetShared, UpgradeEvent};
 use crate::link_tokens::LinkTokens;
 use crate::settings::StreamSettings;
@@ -204,8 +204,8 @@ impl<I: Copy> HostPeers<I> {
         shared: Arc<LinkShared>,
         offer: Option<LocalOffer>,
     ) -> Box<ShmLinkState> {
-        let switch = SwitchState::new(offer, self.enough);
-        ShmLinkState::new(number, shared, self.shared.clone(), switch)
+        let trigger = UpgradeTrigger::new(offer, self.enough);
+        ShmLinkState::new(number, shared, self.shared.clone(), trigger)
     }
 
     /// Receives requests of links: drops those of ended ones, and notes the others.

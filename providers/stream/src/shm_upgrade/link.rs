@@ -1,5 +1,7 @@
 //! Links with both ends possibly on one host.
-use super::path::{LinkPath, SocketEnd, SocketTail, SwitchState, ZeroCopyNumbers};
+use super::path::{
+    DirectionPath, LinkPath, SocketEnd, SocketTail, UpgradeTrigger, ZeroCopyNumbers,
+};
 use super::shared::{LinkRequest, LinkShared, NetShared, UpgradeEvent};
 use crate::forward::{forward, forward_link};
 use crate::transport::{
@@ -38,7 +40,7 @@ pub(super) struct ShmLinkState {
     pipe: OnceCell<ShmChannel>,
     /// The other end can be signalled about written data.
     upgraded: Cell<bool>,
-    switch: SwitchState,
+    trigger: UpgradeTrigger,
     tail: SocketTail,
     zcopy: ZeroCopyNumbers,
 }
@@ -48,7 +50,7 @@ impl ShmLinkState {
         number: u32,
         shared: Arc<LinkShared>,
         net: Arc<NetShared>,
-        switch: SwitchState,
+        trigger: UpgradeTrigger,
     ) -> Box<Self> {
         Box::new(Self {
             number,
@@ -57,7 +59,7 @@ impl ShmLinkState {
             net,
             pipe: OnceCell::new(),
             upgraded: Cell::new(false),
-            switch,
+            trigger,
             tail: SocketTail::default(),
             zcopy: ZeroCopyNumbers::default(),
         })
@@ -76,8 +78,8 @@ impl ShmLinkState {
 #[derive(Debug)]
 pub struct UpgradableLink<L: ByteLink> {
     carrier: L,
-    sends: Cell<LinkPath>,
-    rx_path: Cell<LinkPath>,
+    tx_path: DirectionPath,
+    rx_path: DirectionPath,
     part: OnceCell<Box<ShmLinkState>>,
 }
 
@@ -103,8 +105,8 @@ impl<L: ByteLink> UpgradableLink<L> {
 
 impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     pub(super) fn new(carrier: L) -> Self {
-        let path = Cell::new(LinkPath::Socket);
-        Self { carrier, sends: path.clone(), rx_path: path, part: OnceCell::new() }
+        let (tx_path, rx_path) = (DirectionPath::new(), DirectionPath::new());
+        Self { carrier, tx_path, rx_path, part: OnceCell::new() }
     }
 
     /// Returns the shared-memory state of a link about to move, or already moved, to shared memory.
@@ -162,7 +164,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
             }
             UpgradeEvent::Failed(error) => error,
         };
-        self.sends.set(LinkPath::Socket);
+        self.tx_path.use_socket();
         // After a failure to understand the response, this end may still receive data through
         // shared memory.
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
@@ -173,7 +175,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
 
     /// Receives on the carrier connection alone from now on.
     fn rx_over_carrier(&self, part: &ShmLinkState) {
-        self.rx_path.set(LinkPath::Socket);
+        self.rx_path.use_socket();
         part.shared.may_receive.set(false);
     }
 
@@ -208,11 +210,11 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         if !part.upgraded.get() || self.carrier.has_half_sent() {
             return false;
         }
-        let at = part.switch.sent();
+        let Ok(at) = self.tx_path.position() else { return false };
         #[cfg(any(test, feature = "sim"))]
         let at = at ^ u64::from(injected() == Some(InjectedFault::MisplacedWrite));
         pipe.switch_at(at);
-        self.sends.set(LinkPath::Shm);
+        self.tx_path.use_shm();
         part.shared.sends.set(true);
         self.log_path("to");
         true
@@ -222,7 +224,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     /// [`ByteLink::send`], so sends on the carrier connection have all registers available.
     #[inline(never)]
     fn send_alternate_path(&self, bytes: &[u8]) -> isize {
-        if self.sends.get() == LinkPath::Shm {
+        if self.tx_path.is_shm() {
             if let Ok((_, pipe)) = self.pipe() {
                 if pipe.send_short(bytes) {
                     return bytes.len() as isize;
@@ -234,7 +236,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
 
     #[inline(never)]
     fn send_alternate_path_slow(&self, bytes: &[u8]) -> isize {
-        as_word(match self.sends.get() {
+        as_word(match self.tx_path.get() {
             LinkPath::Shm => self.send_memory(bytes),
             _ => self.send_switching(bytes),
         })
@@ -246,12 +248,13 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         if self.moves_out(part) {
             return self.send_memory(bytes);
         }
-        if part.switch.wants_poll() {
+        if part.trigger.wants_poll() {
             part.net.is_due.set(true);
             return Err(Error::AGAIN);
         }
         let sent = self.carrier.send(bytes)?;
-        part.request(part.switch.count_sent(sent));
+        self.tx_path.count(sent);
+        part.request(part.trigger.count(sent));
         Ok(sent)
     }
 
@@ -355,7 +358,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     /// [`UpgradableLink::send_alternate_path`].
     #[inline(never)]
     fn recv_alternate_path(&self, buf: &mut [u8]) -> isize {
-        if self.rx_path.get() == LinkPath::Shm {
+        if self.rx_path.is_shm() {
             return as_word(self.recv_memory(buf));
         }
         self.recv_alternate_path_slow(buf)
@@ -370,8 +373,11 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     fn recv_switching(&self, buf: &mut [u8]) -> Result<usize> {
         let part = self.part()?;
         self.go_on(part);
+        if self.rx_path.is_socket() {
+            return self.carrier.recv(buf);
+        }
         let moved = || self.pipe().ok().and_then(|(_, pipe)| pipe.peer_switched_at());
-        if self.moves_in(part, moved())? {
+        if self.moves_in(moved())? {
             return self.recv_memory(buf);
         }
         let came = self.carrier.recv(buf);
@@ -379,7 +385,8 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         let Some(at) = moved() else {
             // A peer switching from now on rings the doorbell.
             let n = came.inspect_err(|_| part.shared.drained.set(true))?;
-            part.request(part.switch.count_received(n));
+            self.rx_path.count(n);
+            part.request(part.trigger.count(n));
             return Ok(n);
         };
         let n = match came {
@@ -393,12 +400,12 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
             // Or the peer has ended since: the data of the ring is read before its end.
             _ => return self.receive_trailing(part, at, came, buf),
         };
-        let due = part.switch.count_received_to(at, n)?;
+        let due = self.rx_path.count_received_to(at, n)?;
         if n > due {
             part.tail.push(&buf[due..n]);
             part.shared.carrier.set(true);
         }
-        if due == 0 && n > 0 && self.moves_in(part, Some(at))? {
+        if due == 0 && n > 0 && self.moves_in(Some(at))? {
             return self.recv_memory(buf);
         }
         Ok(due)
@@ -413,7 +420,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         end: Result<usize>,
         buf: &mut [u8],
     ) -> Result<usize> {
-        if !self.moves_in(part, Some(at))? {
+        if !self.moves_in(Some(at))? {
             return end;
         }
         part.tail.set_end(SocketEnd::Over(end));
@@ -422,12 +429,12 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
 
     /// Returns true if receiving goes through shared memory from here on: the other end has
     /// switched its sending there, and all data sent before has arrived.
-    fn moves_in(&self, part: &ShmLinkState, moved: Option<u64>) -> Result<bool> {
+    fn moves_in(&self, moved: Option<u64>) -> Result<bool> {
         let Some(at) = moved else { return Ok(false) };
-        if !part.switch.has_received_to(at)? {
+        if !self.rx_path.has_received_to(at)? {
             return Ok(false);
         }
-        self.rx_path.set(LinkPath::Shm);
+        self.rx_path.use_shm();
         self.log_path("from");
         Ok(true)
     }
@@ -466,7 +473,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
 
     #[inline(always)]
     fn recv(&self, buf: &mut [u8]) -> Result<usize> {
-        if self.rx_path.get() == LinkPath::Socket {
+        if self.rx_path.is_socket() {
             return self.carrier.recv(buf);
         }
         from_word(self.recv_alternate_path(buf))
@@ -474,7 +481,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
 
     #[inline(always)]
     fn send(&self, bytes: &[u8]) -> Result<usize> {
-        if self.sends.get() == LinkPath::Socket {
+        if self.tx_path.is_socket() {
             return self.carrier.send(bytes);
         }
         from_word(self.send_alternate_path(bytes))
@@ -495,7 +502,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
                     result => result,
                 }
             }
-            LinkPath::Switching => {
+            LinkPath::Switching(_) => {
                 let Some(buf) = list.buf_from(0) else { return Ok(0) };
                 let most = buf.len().min(SWITCHING_SEGMENT);
                 self.recv_switching(&mut buf[..most])
@@ -504,18 +511,19 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     }
 
     fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
-        if self.sends.get() == LinkPath::Socket {
+        if self.tx_path.is_socket() {
             // Data to be exposed, at the link's end.
             let exposes = self.part.get().is_none_or(|part| part.zcopy.is_enabled());
             return self.carrier.send_list(list, if exposes { way } else { CopyMode::Copied });
         }
-        if self.sends.get() == LinkPath::Switching {
+        if !self.tx_path.is_shm() {
             let part = self.part()?;
             if !self.moves_out(part) {
                 let zcopy = way.is_zcopy();
                 let way = if zcopy && !part.zcopy.is_enabled() { CopyMode::Copied } else { way };
                 let sent = self.carrier.send_list(list, way)?;
-                part.request(part.switch.count_sent(sent));
+                self.tx_path.count(sent);
+                part.request(part.trigger.count(sent));
                 if zcopy && sent > 0 {
                     part.zcopy.count();
                 }
@@ -531,6 +539,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     }
 
     forward! { carrier:
+        fn send_answer(&self, bytes: &[u8]) -> Result<usize>;
         fn set_traffic_class(&self, class: TrafficClass);
         fn sockets(&self) -> u64;
         fn recovery(&self) -> LinkRecovery;
@@ -549,8 +558,8 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
     fn made(&self) {
         self.carrier.made();
         if self.part.get().is_some() {
-            self.sends.set(LinkPath::Switching);
-            self.rx_path.set(LinkPath::Switching);
+            self.tx_path.start_switching();
+            self.rx_path.start_switching();
         }
     }
 
@@ -570,12 +579,12 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
 impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
     #[inline(always)]
     fn rx_over_shm(&self) -> bool {
-        self.rx_path.get() == LinkPath::Shm
+        self.rx_path.is_shm()
     }
 
     #[inline(always)]
     fn tx_over_shm(&self) -> bool {
-        self.sends.get() == LinkPath::Shm
+        self.tx_path.is_shm()
     }
 
     #[inline(always)]
@@ -638,7 +647,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
     }
 
     fn send_trailing_on_socket(&self) {
-        self.sends.set(LinkPath::Socket);
+        self.tx_path.use_socket();
     }
 
     fn hides_end(&self) -> bool {
@@ -709,6 +718,10 @@ where
 
     fn listen(&self, backlog: i32) -> Result {
         self.carrier.listen(backlog)
+    }
+
+    fn stop_listening(&self) {
+        self.carrier.stop_listening();
     }
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {

@@ -6,58 +6,115 @@ use ofi_provider::error::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Carrier of the bytes of one direction of a link.
+/// Carrier of the bytes of one direction of a link, sent or received.
+///
+/// | variant | data | left by |
+/// |---|---|---|
+/// | `Socket` | none | [`start_switching`](DirectionPath::start_switching), before the first byte |
+/// | `Switching` | bytes so far: the position of the switch, if it happens now | the switch of this direction, or a failed upgrade |
+/// | `Shm` | none: both directions share the [`ShmChannel`](ofi_provider::shm_channel::ShmChannel) | data or an end on the carrier connection behind that of the ring |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkPath {
     /// On the carrier connection, permanently.
     Socket,
     /// On the carrier connection, and counted: the shared-memory upgrade is about to happen.
-    Switching,
+    Switching(u64),
     /// In memory.
     Shm,
 }
 
-/// Traffic of a link on its carrier connection: the base of the request for the upgrade, and of the
-/// position of each direction's switch.
+/// The path of one direction of a link.
 #[derive(Debug)]
-pub(super) struct SwitchState {
+pub(super) struct DirectionPath(Cell<LinkPath>);
+
+impl DirectionPath {
+    pub(super) fn new() -> Self {
+        Self(Cell::new(LinkPath::Socket))
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self) -> LinkPath {
+        self.0.get()
+    }
+
+    #[inline(always)]
+    pub(super) fn is_socket(&self) -> bool {
+        self.0.get() == LinkPath::Socket
+    }
+
+    #[inline(always)]
+    pub(super) fn is_shm(&self) -> bool {
+        self.0.get() == LinkPath::Shm
+    }
+
+    pub(super) fn use_socket(&self) {
+        self.0.set(LinkPath::Socket);
+    }
+
+    pub(super) fn use_shm(&self) {
+        self.0.set(LinkPath::Shm);
+    }
+
+    /// Counts bytes from here on.
+    pub(super) fn start_switching(&self) {
+        self.0.set(LinkPath::Switching(0));
+    }
+
+    /// Counts `n` bytes on the carrier connection. Other paths do not count.
+    pub(super) fn count(&self, n: usize) {
+        if let LinkPath::Switching(before) = self.0.get() {
+            self.0.set(LinkPath::Switching(before + n as u64));
+        }
+    }
+
+    /// Returns the number of bytes on the carrier connection; -FI_EOTHER if they are not counted.
+    pub(super) fn position(&self) -> Result<u64> {
+        match self.0.get() {
+            LinkPath::Switching(position) => Ok(position),
+            LinkPath::Socket | LinkPath::Shm => Err(Error::OTHER),
+        }
+    }
+
+    /// Returns true if all bytes before the other end's switch, at this position, have arrived.
+    /// Fails with -FI_EPROTO if more have arrived.
+    pub(super) fn has_received_to(&self, at: u64) -> Result<bool> {
+        let position = self.position()?;
+        if at < position { Err(Error::PROTO) } else { Ok(at == position) }
+    }
+
+    /// Counts those of `n` received bytes before the other end's switch at this position, and
+    /// returns their number. The others follow the ring's bytes in the stream. Fails with -FI_EPROTO if the position
+    /// was passed before.
+    pub(super) fn count_received_to(&self, at: u64, n: usize) -> Result<usize> {
+        let due = at.checked_sub(self.position()?).ok_or(Error::PROTO)?;
+        let due = usize::try_from(due).unwrap_or(usize::MAX).min(n);
+        self.count(due);
+        Ok(due)
+    }
+}
+
+/// Trigger of the request for the upgrade: enough traffic in both directions together.
+#[derive(Debug)]
+pub(super) struct UpgradeTrigger {
     /// Offer of the other end for the shared-memory upgrade, until there was enough traffic.
     offer: Cell<Option<LocalOffer>>,
     /// Traffic required before the upgrade, in bytes and calls.
     enough: (u64, u32),
+    bytes: Cell<u64>,
     calls: Cell<u32>,
-    /// Bytes sent to and received from the carrier connection since messages may flow.
-    sent: Cell<u64>,
-    received: Cell<u64>,
 }
 
-impl SwitchState {
+impl UpgradeTrigger {
     pub(super) fn new(offer: Option<LocalOffer>, enough: (u64, u32)) -> Self {
-        let (sent, received) = Default::default();
-        Self { offer: Cell::new(offer), enough, calls: Cell::new(0), sent, received }
+        Self { offer: Cell::new(offer), enough, bytes: Cell::new(0), calls: Cell::new(0) }
     }
 
-    /// Returns the number of sent bytes: the position of the switch, if it happens now.
-    pub(super) fn sent(&self) -> u64 {
-        self.sent.get()
-    }
-
-    /// Counts bytes of one send. Returns the other end's offer, once, after enough traffic.
-    pub(super) fn count_sent(&self, n: usize) -> Option<LocalOffer> {
-        self.sent.set(self.sent.get() + n as u64);
-        self.count_call()
-    }
-
-    /// Counts bytes of one receive like [`count_sent`](Self::count_sent).
-    pub(super) fn count_received(&self, n: usize) -> Option<LocalOffer> {
-        self.received.set(self.received.get() + n as u64);
-        self.count_call()
-    }
-
-    fn count_call(&self) -> Option<LocalOffer> {
+    /// Counts bytes of one send or receive. Returns the other end's offer, once, after enough
+    /// traffic.
+    pub(super) fn count(&self, n: usize) -> Option<LocalOffer> {
+        self.bytes.set(self.bytes.get() + n as u64);
         self.calls.set(self.calls.get().saturating_add(1));
-        let traffic = self.sent.get() + self.received.get();
-        if traffic < self.enough.0 && self.calls.get() < self.enough.1 {
+        if self.bytes.get() < self.enough.0 && self.calls.get() < self.enough.1 {
             return None;
         }
         self.offer.take()
@@ -73,22 +130,6 @@ impl SwitchState {
         }
         self.calls.set(calls);
         true
-    }
-
-    /// Returns true if all bytes before the other end's switch, at this position, have arrived.
-    /// Fails with -FI_EPROTO if more have arrived.
-    pub(super) fn has_received_to(&self, at: u64) -> Result<bool> {
-        if at < self.received.get() { Err(Error::PROTO) } else { Ok(at == self.received.get()) }
-    }
-
-    /// Counts those of `n` received bytes before the other end's switch at this position, and
-    /// returns their number. The others follow the ring's bytes in the stream. Fails with -FI_EPROTO if the position
-    /// was passed before.
-    pub(super) fn count_received_to(&self, at: u64, n: usize) -> Result<usize> {
-        let due = at.checked_sub(self.received.get()).ok_or(Error::PROTO)?;
-        let due = usize::try_from(due).unwrap_or(usize::MAX).min(n);
-        self.received.set(self.received.get() + due as u64);
-        Ok(due)
     }
 }
 
@@ -202,49 +243,62 @@ impl ZeroCopyNumbers {
 mod tests {
     use super::*;
 
-    fn switch(enough: (u64, u32)) -> SwitchState {
-        SwitchState::new(Some([7; crate::wire::OFFER_LEN]), enough)
+    fn trigger(enough: (u64, u32)) -> UpgradeTrigger {
+        UpgradeTrigger::new(Some([7; crate::wire::OFFER_LEN]), enough)
     }
 
     #[test]
     fn offer_is_returned_once_after_enough_bytes_or_calls() {
-        let by_bytes = switch((100, u32::MAX));
-        assert!(by_bytes.count_sent(60).is_none() && by_bytes.count_received(39).is_none());
-        assert!(by_bytes.count_sent(1).is_some() && by_bytes.count_sent(1).is_none());
-        assert_eq!(by_bytes.sent(), 62);
-        let by_calls = switch((u64::MAX, 2));
-        assert!(by_calls.count_received(0).is_none() && by_calls.count_received(0).is_some());
+        let by_bytes = trigger((100, u32::MAX));
+        assert!(by_bytes.count(60).is_none() && by_bytes.count(39).is_none());
+        assert!(by_bytes.count(1).is_some() && by_bytes.count(1).is_none());
+        let by_calls = trigger((u64::MAX, 2));
+        assert!(by_calls.count(0).is_none() && by_calls.count(0).is_some());
     }
 
     #[test]
     fn progress_is_wanted_before_ever_fewer_calls() {
-        let switch = switch((u64::MAX, u32::MAX));
+        let trigger = trigger((u64::MAX, u32::MAX));
         let mut wanted = Vec::new();
         for call in 1..40 {
             // A call is counted either here or by its traffic.
-            if switch.wants_poll() {
+            if trigger.wants_poll() {
                 wanted.push(call);
             } else {
-                assert!(switch.count_sent(1).is_none());
+                assert!(trigger.count(1).is_none());
             }
         }
         assert_eq!(wanted, [4, 8, 16, 32]);
     }
 
     #[test]
+    fn only_a_switching_direction_counts_its_bytes() {
+        let path = DirectionPath::new();
+        path.count(5);
+        assert_eq!((path.get(), path.position()), (LinkPath::Socket, Err(Error::OTHER)));
+        path.start_switching();
+        path.count(5);
+        path.count(2);
+        assert_eq!((path.get(), path.position()), (LinkPath::Switching(7), Ok(7)));
+        path.use_shm();
+        path.count(1);
+        assert!(path.is_shm() && path.position() == Err(Error::OTHER));
+        path.use_socket();
+        assert!(path.is_socket() && path.has_received_to(0) == Err(Error::OTHER));
+    }
+
+    #[test]
     fn bytes_behind_the_switch_of_the_other_end_are_not_counted() {
-        let switch = switch((u64::MAX, u32::MAX));
-        switch.count_received(10);
-        assert_eq!(switch.has_received_to(15), Ok(false));
-        assert_eq!(switch.count_received_to(15, 3), Ok(3));
-        assert_eq!(switch.count_received_to(15, 20), Ok(2));
-        assert_eq!(
-            (switch.has_received_to(15), switch.count_received_to(15, 1)),
-            (Ok(true), Ok(0))
-        );
+        let path = DirectionPath::new();
+        path.start_switching();
+        path.count(10);
+        assert_eq!(path.has_received_to(15), Ok(false));
+        assert_eq!(path.count_received_to(15, 3), Ok(3));
+        assert_eq!(path.count_received_to(15, 20), Ok(2));
+        assert_eq!((path.has_received_to(15), path.count_received_to(15, 1)), (Ok(true), Ok(0)));
         // A switch before bytes that have arrived is a violation.
-        assert_eq!(switch.has_received_to(14), Err(Error::PROTO));
-        assert_eq!(switch.count_received_to(14, 1), Err(Error::PROTO));
+        assert_eq!(path.has_received_to(14), Err(Error::PROTO));
+        assert_eq!(path.count_received_to(14, 1), Err(Error::PROTO));
     }
 
     #[test]

@@ -70,6 +70,14 @@ const CM_FURTHER: usize = 4;
 /// ([`StreamOp::Close`](super::StreamOp::Close)).
 const KNOWS_CLOSING: u8 = 1;
 
+/// Among the further features of a request: the sender repeats it with the same number after the loss
+/// of its socket ([`RequestNumber`]).
+const REPEATS_REQUEST: u8 = 2;
+
+/// Offset of the [`RequestNumber`] of a [`CmType::Request`], in network order. Upstream sends zeros
+/// there.
+const CM_NUMBER: usize = 5;
+
 /// Offset of the contexts in a [`CmType::ContextRequest`] and its response, in network order: the
 /// connecting peer's transmit context, then the accepting endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -96,6 +104,32 @@ pub const OFFER_LEN: usize = 40;
 /// Offer of one end of a link for the shared-memory upgrade, moving the link's bytes through memory
 /// from then on ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
 pub type LocalOffer = [u8; OFFER_LEN];
+
+/// Number of a connection request, repeated with it. It has 56 bits, and is not 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestNumber(u64);
+
+impl RequestNumber {
+    /// Encoded length in bytes.
+    const LEN: usize = CM_INSTANCE - CM_NUMBER;
+
+    /// Returns the number with these low 56 bits; `None` for 0.
+    pub fn new(number: u64) -> Option<Self> {
+        let [_, low @ ..] = number.to_be_bytes();
+        Self::parse(low)
+    }
+
+    fn parse(bytes: [u8; Self::LEN]) -> Option<Self> {
+        let [b0, b1, b2, b3, b4, b5, b6] = bytes;
+        let number = u64::from_be_bytes([0, b0, b1, b2, b3, b4, b5, b6]);
+        (number != 0).then_some(Self(number))
+    }
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let [_, low @ ..] = self.0.to_be_bytes();
+        low
+    }
+}
 
 /// Features of a peer beyond upstream's protocol.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -150,6 +184,8 @@ pub struct CmMessage {
     pub contexts: Contexts,
     /// The random number of the sender's process; 0 if the message has none.
     pub instance: u32,
+    /// Number of a request repeated by its sender after the loss of its socket.
+    pub number: Option<RequestNumber>,
     /// User data, passed by the application to fi_connect, fi_accept or fi_reject, or an
     /// [`RdmHello`].
     pub data: Vec<u8>,
@@ -179,14 +215,18 @@ impl CmMessage {
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
         if let (Some(mark), true) = (Self::mark(kind), extensions | further != 0) {
-            out[CM_FURTHER] = further;
-            out[CM_INSTANCE..CM_EXTENSIONS].copy_from_slice(&instance().to_be_bytes());
-            out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
-            out[CM_PROBE - 1] = extensions;
+            Self::put_extensions(&mut out, mark, [extensions, further]);
         }
         out[CM_PROBE..CM_LEN].copy_from_slice(&1u64.to_ne_bytes());
         out[CM_LEN..].copy_from_slice(data);
         out
+    }
+
+    fn put_extensions(out: &mut [u8], mark: [u8; 7], [extensions, further]: [u8; 2]) {
+        out[CM_FURTHER] = further;
+        out[CM_INSTANCE..CM_EXTENSIONS].copy_from_slice(&instance().to_be_bytes());
+        out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
+        out[CM_PROBE - 1] = extensions;
     }
 
     /// A request for a connection between these contexts, or the answer to one.
@@ -214,6 +254,14 @@ impl CmMessage {
         let data = answer.len() - CM_LEN + OFFER_LEN;
         answer[2..4].copy_from_slice(&(data as u16).to_be_bytes());
         answer.extend_from_slice(offer);
+    }
+
+    /// Adds a number to an encoded [`CmType::Request`].
+    pub fn add_number(request: &mut [u8], number: RequestNumber) {
+        debug_assert_eq!(request[1], CmType::Request as u8);
+        let bits = [request[CM_PROBE - 1], request[CM_FURTHER] | REPEATS_REQUEST];
+        Self::put_extensions(request, REQUEST_MARK, bits);
+        request[CM_NUMBER..CM_INSTANCE].copy_from_slice(&number.encode());
     }
 
     fn mark(kind: CmType) -> Option<[u8; 7]> {
@@ -290,6 +338,10 @@ impl CmMessage {
             [i0, i1, i2, i3] if ours => u32::from_be_bytes([i0, i1, i2, i3]),
             _ => 0,
         };
+        let has_number =
+            ours && kind == CmType::Request && bytes[CM_FURTHER] & REPEATS_REQUEST != 0;
+        let number = bytes[CM_NUMBER..].first_chunk().filter(|_| has_number);
+        let number = number.and_then(|number| RequestNumber::parse(*number));
         let mut data = &bytes[CM_LEN..];
         let mut offer = None;
         if kind == CmType::Response && has_bit(KNOWS_LOCAL) {
@@ -299,7 +351,7 @@ impl CmMessage {
         if data.len() > CM_DATA_MAX {
             return Err(Malformed("too much connection data"));
         }
-        Ok(Self { kind, order, knows, contexts, instance, data: data.to_vec(), offer })
+        Ok(Self { kind, order, knows, contexts, instance, number, data: data.to_vec(), offer })
     }
 }
 

@@ -68,6 +68,30 @@ fn closing_has_four_steps_with_the_number_of_their_request() {
 }
 
 #[test]
+fn request_number_follows_the_further_features_and_answers_have_none() {
+    let number = RequestNumber::new(0xff01_0203_0405_0607);
+    assert_eq!(
+        (number, RequestNumber::new(1 << 56)),
+        (RequestNumber::new(0x0001_0203_0405_0607), None)
+    );
+    for knows in [NOTHING, PeerFeatures { closing: true, ..ATOMICS }] {
+        let mut request = CmMessage::encode(CmType::Request, knows, b"data");
+        let further = request[4];
+        CmMessage::add_number(&mut request, number.unwrap());
+        assert_eq!(request[4..12], [further | 2, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(request[16..23], *b"ofi-rs?");
+        let message = CmMessage::parse(&request).unwrap();
+        assert_eq!((message.number, message.knows, &*message.data), (number, knows, &b"data"[..]));
+        request[1] = CmType::Response as u8;
+        assert_eq!(CmMessage::parse(&request).unwrap().number, None);
+    }
+    // Upstream's requests have other bytes in place of the mark.
+    let mut request = CmMessage::encode(CmType::Request, NOTHING, b"");
+    request[4..12].copy_from_slice(&[2, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(CmMessage::parse(&request).unwrap().number, None);
+}
+
+#[test]
 fn closing_is_a_feature_of_its_own_byte() {
     for (knows, further) in
         [(NOTHING, 0), (ATOMICS, 0), (PeerFeatures { closing: true, ..NOTHING }, 1)]

@@ -50,7 +50,7 @@ impl<E: Endpoint> EpFid<E> {
             cq.add_user();
             bindings.completions.tx.cq = Some(cq.clone());
             if selective {
-                let marked = self.shared.has_multicast();
+                let marked = self.shared.has_multicast() | self.shared.ground.device_flag();
                 self.flags.set_tx(self.shared.tx_defaults | marked, marked);
             }
         }
@@ -59,7 +59,8 @@ impl<E: Endpoint> EpFid<E> {
             bindings.completions.rx.cq = Some(cq);
             bindings.completions.rx.set_selective(selective);
             if selective && role != Role::Srx {
-                self.flags.set_rx(self.shared.rx_defaults, 0);
+                let marked = self.shared.ground.device_flag();
+                self.flags.set_rx(self.shared.rx_defaults | marked, marked);
             }
         }
         Ok(())

@@ -3,7 +3,7 @@ use super::fid::EpFid;
 use crate::abi;
 use crate::api::traits::Endpoint;
 use crate::error::{Error, Result};
-use crate::reserved::{OF_SHARED_RX, OWN_FLAGS, TO_GROUPS};
+use crate::reserved::{OF_SHARED_RX, OWN_FLAGS, TO_GROUPS, WITH_DEVICES};
 use std::sync::atomic::Ordering;
 
 /// When a transfer is complete for its sender, other than at once (fi_cq(3)).
@@ -43,7 +43,7 @@ pub(crate) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_RECV;
 
 /// Default flags not clearable by the application (FI_SETOPSFLAG).
-pub(super) const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS;
+pub(super) const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS | WITH_DEVICES;
 
 /// Flags of a receive call deciding the fate of a reported message (fi_msg(3) of 1.x).
 pub(super) const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;

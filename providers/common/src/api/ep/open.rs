@@ -99,7 +99,7 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Wraps a provider object with the C interface of an endpoint.
     pub(crate) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
-        let marked = parts.has_multicast();
+        let (marked, device) = (parts.has_multicast(), parts.ground.device_flag());
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
         let (rx, rx_msg) = match parts.role {
             // Each endpoint that takes a shared receive context's receives decides which are
@@ -107,7 +107,7 @@ impl<E: Endpoint> EpFid<E> {
             Role::Srx => (parts.rx_defaults | OF_SHARED_RX, OF_SHARED_RX),
             _ => (rx, rx_msg),
         };
-        let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
+        let flags = [tx | marked, tx_msg | marked, rx, rx_msg].map(|flags| flags | device);
         let shared = EpShared::new(parts);
         let ep = Self::make(shared, context, flags);
         ep.inner().opened(FidPtr(ep.as_c().cast()));

@@ -12,8 +12,10 @@ use crate::cq::Cq;
 use crate::deferred::DeferredQueue;
 use crate::eq::{DomainEq, FidPtr};
 use crate::error::{Error, Result};
+use crate::mr::MrTable;
 use crate::object::{Object, Parent, Users};
 use crate::progress::Progress;
+use crate::reserved::WITH_DEVICES;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -58,6 +60,16 @@ pub(crate) struct EndpointEnv {
     pub(crate) later: Option<Arc<DeferredQueue>>,
     /// Event queue of the domain, for endpoints enabled without one.
     pub(crate) eq: DomainEq,
+    /// Regions of the domain, for the locations of buffers, if it has FI_HMEM without hardware for
+    /// it.
+    pub(crate) devices: Option<Arc<MrTable>>,
+}
+
+impl EndpointEnv {
+    /// Returns the flag of all operations: [`WITH_DEVICES`] or none.
+    pub(crate) fn device_flag(&self) -> u64 {
+        if self.devices.is_some() { WITH_DEVICES } else { 0 }
+    }
 }
 
 /// Components of a fid of any role.

@@ -6,11 +6,13 @@ use crate::abi::{
 };
 use crate::api::traits::Endpoint;
 use crate::atomic::AtomicKind;
-use crate::buf::SendBuf;
+use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::mr::MrTable;
 use crate::operation::{AtomicOp, ReadOp, RecvOp, SendOp, WriteOp};
-use crate::reserved::{TO_GROUPS, is_group};
+use crate::reserved::{TO_GROUPS, WITH_DEVICES, is_group};
+use std::mem;
 
 /// Transfer ready to be posted.
 #[derive(Clone, Debug)]
@@ -59,6 +61,45 @@ impl Transfer {
         }
     }
 
+    /// Marks the memory of devices among the buffers of the transfer. Fails with -FI_EOPNOTSUPP if
+    /// the transfer cannot have such memory: an atomic operation.
+    fn locate(&mut self, regions: &MrTable) -> Result {
+        match self {
+            Self::Send(SendOp { buf, .. })
+            | Self::Tsend(SendOp { buf, .. })
+            | Self::Write(WriteOp { buf, .. }) => {
+                let locations = regions.locations(buf.iov());
+                *buf = mem::replace(buf, SendBuf::none()).with_locations(locations);
+            }
+            Self::Recv(RecvOp { buf, .. })
+            | Self::Trecv(RecvOp { buf, .. })
+            | Self::Read(ReadOp { buf, .. }) => {
+                let locations = regions.locations(buf.iov());
+                *buf = mem::replace(buf, RecvBuf::none()).with_locations(locations);
+            }
+            Self::Atomic(op) => {
+                let bufs = [op.source.iov(), op.compare.iov(), op.result.iov()];
+                if bufs.iter().any(|iov| regions.locations(iov).iter().any(Option::is_some)) {
+                    return Err(Error::OPNOTSUPP);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a buffer of the transfer is in memory of a device.
+    fn has_devices(&self) -> bool {
+        match self {
+            Self::Send(SendOp { buf, .. })
+            | Self::Tsend(SendOp { buf, .. })
+            | Self::Write(WriteOp { buf, .. }) => buf.is_device(),
+            Self::Recv(RecvOp { buf, .. })
+            | Self::Trecv(RecvOp { buf, .. })
+            | Self::Read(ReadOp { buf, .. }) => buf.is_device(),
+            Self::Atomic(_) => false,
+        }
+    }
+
     /// Returns true if the transfer sends, and is no receive.
     pub(crate) fn sends(&self) -> bool {
         !matches!(self, Self::Recv(_) | Self::Trecv(_))
@@ -77,15 +118,18 @@ impl Transfer {
     }
 }
 
+/// Flags of operations with more steps than the provider's call.
+const SPECIAL: u64 = FI_TRIGGER | TO_GROUPS | WITH_DEVICES;
+
 /// Passes transfers to the provider, except ones waiting for a counter, by flags of the call or of
-/// its endpoint, and ones possibly for a group.
+/// its endpoint, ones possibly for a group, and ones possibly with memory of devices.
 macro_rules! start {
     ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
                 pub(crate) fn $name(&self, op: $op) -> Result {
-                    if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
+                    if op.flags & SPECIAL != 0 {
                         return self.start(Transfer::$variant(op));
                     }
                     self.shared.hand($sends, |ep| ep.$name(op))
@@ -105,18 +149,23 @@ impl<E: Endpoint> EpFid<E> {
     /// Passes a receive to the provider if no further work is needed ([`Msg::try_post_fast`]).
     #[inline(always)]
     pub(super) fn try_post_fast<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
-        if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
+        if op.flags & SPECIAL != 0 {
             return false;
         }
         let post = |ep: &E| ep.try_post_fast::<LEVEL>(op, tagged).then_some(()).ok_or(Error::AGAIN);
         self.shared.hand(false, post).is_ok()
     }
 
-    /// Hands a transfer to the provider, to the counter it waits for, or to a group.
+    /// Hands a transfer to the provider, to the counter it waits for, or to a group. Memory of
+    /// devices among its buffers is marked.
     fn start(&self, mut op: Transfer) -> Result {
+        if let Some(regions) = &self.shared.ground.devices {
+            op.locate(regions)?;
+        }
+        let has_devices = op.has_devices();
         let (_, flags) = op.parts();
         let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
-        *flags &= !(TO_GROUPS | FI_MULTICAST);
+        *flags &= !(TO_GROUPS | FI_MULTICAST | if has_devices { 0 } else { WITH_DEVICES });
         match op {
             Transfer::Send(SendOp { dest, .. }) | Transfer::Tsend(SendOp { dest, .. })
                 if triggered && is_group(dest) =>

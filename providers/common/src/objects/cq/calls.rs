@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::error_text::{copy_text, error_text};
 use crate::fid::{FidObject, enosys_stub};
 use crate::lock::Level;
-use crate::operation::ProgressFn;
+use crate::operation::{DirectReadFn, ProgressFn};
+use crate::packet_sink::{DeliverPacketFn, PacketSink};
 use crate::wait::{Blocking, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
@@ -19,6 +20,8 @@ impl Cq {
     pub(super) const PEER_OPS: &'static fi_ops_cq = &PEER_CQ_OPS;
     /// Function returned by [`SPARES_CALLERS`](crate::reserved::SPARES_CALLERS).
     pub(super) const RUN_PROGRESS: ProgressFn = run_progress;
+    /// Function returned by [`DELIVERS_PACKETS`](crate::reserved::DELIVERS_PACKETS).
+    pub(super) const READ_INTO: DirectReadFn = read_into;
 }
 
 /// Calls on queues of each [level](Level::number), without a run-time check of the level.
@@ -208,6 +211,28 @@ unsafe extern "C" fn run_progress(cq: *mut fid_cq) {
         unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
         0
     });
+}
+
+/// [`Cq::READ_INTO`]: a read of an empty queue makes progress with the packet sink.
+unsafe extern "C" fn read_into(
+    who: *const c_void,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+    deliver: DeliverPacketFn,
+    context: *mut c_void,
+) -> ssize_t {
+    ffi_guard_nocancel("a read of another provider", || -> ssize_t {
+        // SAFETY: see above; any holder of this function has the queue open, and the buffers and the
+        // sink are its own.
+        unsafe {
+            let cq = &*who.cast::<Cq>();
+            if cq.len() == 0 {
+                cq.progress.get().progress_into(&PacketSink::new(who, deliver, context));
+            }
+            cq.read_all(buf, count, src).into_c()
+        }
+    })
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {

@@ -2,6 +2,9 @@
 use super::calls::{read, readfrom};
 use super::testing::{domain, queue};
 use super::*;
+use crate::buf::UntrustedBytes;
+use crate::packet_sink::deliver_to;
+use std::os::fd::RawFd;
 
 fn open(level: Level, attr: fi_cq_attr) -> Arc<Cq> {
     // SAFETY: neither a peer nor a wait set.
@@ -73,4 +76,57 @@ fn entry_size_follows_from_its_format() {
         assert_eq!(capacity[words..2 * words], all(7)[..words]);
         assert!(capacity[2 * words..].iter().all(|word| *word == u64::MAX));
     }
+}
+
+/// Source with a message of three bytes from source 7 in each progress iteration.
+struct Arriving;
+
+impl Progress for Arriving {
+    fn progress(&self) {}
+
+    fn progress_into(&self, sink: &PacketSink<'_>) {
+        sink.deliver(7, &b"abc"[..]);
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        -1
+    }
+
+    fn activity(&self) -> u64 {
+        0
+    }
+}
+
+/// Reads an entry with a packet sink passing messages to `take`. Returns the return value.
+fn read_into<F>(DirectRead { who, read }: DirectRead, mut take: F) -> isize
+where
+    F: FnMut(fi_addr_t, UntrustedBytes<'_>) -> bool,
+{
+    let (mut capacity, mut src) = ([0u64; 6], 0);
+    // SAFETY: the queue is open, the room is that of an entry of any format, and the closure outlives the call.
+    unsafe {
+        let (to, context) = (capacity.as_mut_ptr().cast(), (&raw mut take).cast());
+        read(who, to, 1, &raw mut src, deliver_to::<F>, context)
+    }
+}
+
+#[test]
+fn read_of_an_empty_queue_with_a_packet_sink_passes_messages_to_it() {
+    let on_domain = OnDomain { progress: Arc::new(Arriving), ..domain() };
+    // SAFETY: neither a peer nor a wait set.
+    let cq = unsafe { Cq::open(on_domain, None, std::ptr::null_mut()) }.unwrap();
+    let mut direct: Option<DirectRead> = None;
+    // SAFETY: the command fills in the function.
+    unsafe { cq.control(DELIVERS_PACKETS, (&raw mut direct).cast()) }.unwrap();
+    let direct = direct.unwrap();
+    let mut came = Vec::new();
+    let mut take = |source, bytes: UntrustedBytes<'_>| {
+        came.push((source, bytes.first_chunk::<3>()));
+        true
+    };
+    assert_eq!(read_into(direct, &mut take), -11);
+    cq.write(entry(5));
+    assert_eq!(read_into(direct, &mut take), 1, "there is no progress while an entry is unread");
+    assert_eq!(read_into(direct, &mut take), -11);
+    assert_eq!(came, [(7, Some(*b"abc")); 2]);
 }

@@ -37,7 +37,7 @@ fn offsets_go_through_the_segments_of_a_region_in_their_order() {
     let table = MrTable::new(abi::FI_MR_SCALABLE).with_segments(3);
     let at = |base: usize, len| LocalMemory { base: 0x1000 + base, len };
     let memory = [at(0x200, 8), at(0, 0), at(0x100, 24)];
-    table.insert_segments(&memory, FI_REMOTE_WRITE, 0, 7).unwrap();
+    table.insert_segments(&memory, &[], FI_REMOTE_WRITE, 0, 7).unwrap();
     let pieces = |addr, len| pieces_of(&table, [addr, len, 7], 0x1000);
     assert_eq!(pieces(0, 8), Ok(vec![(0x200, 8)]));
     assert_eq!(pieces(6, 4), Ok(vec![(0x206, 2), (0x100, 2)]));
@@ -56,7 +56,7 @@ fn with_virtual_addresses_each_segment_has_its_own() {
     let at = |base, len| LocalMemory { base, len };
     // The last adjoins the first.
     let memory = [at(0x2000, 8), at(0x1000, 16), at(0x2008, 8)];
-    let key = table.insert_segments(&memory, FI_REMOTE_WRITE, 0, 0).unwrap();
+    let key = table.insert_segments(&memory, &[], FI_REMOTE_WRITE, 0, 0).unwrap();
     let pieces = |addr, len| pieces_of(&table, [addr, len, key], 0);
     assert_eq!(pieces(0x2000, 8), Ok(vec![(0x2000, 8)]));
     assert_eq!(pieces(0x1008, 8), Ok(vec![(0x1008, 8)]));
@@ -73,7 +73,7 @@ fn atomic_changes_only_elements_whole_within_a_segment() {
     let table = MrTable::new(abi::FI_MR_SCALABLE).with_segments(2);
     let segments = [LocalMemory { base: at + 16, len: 12 }, LocalMemory { base: at, len: 16 }];
     let right = FI_REMOTE_WRITE | FI_REMOTE_READ;
-    table.insert_segments(&segments, right, 0, 7).unwrap();
+    table.insert_segments(&segments, &[], right, 0, 7).unwrap();
     let (u64s, sum) = (abi::fi_datatype::FI_UINT64 as u32, abi::fi_op::FI_SUM as u32);
     let operation = Operation::new(AtomicKind::Base, u64s, sum).unwrap();
     let add = |addr, elements: u64| {

@@ -4,8 +4,10 @@ use super::super::unexpected_quota::{MAX_LEFT, ONE_UNKNOWN_PEER, SURE};
 use super::*;
 use crate::abi::FI_COMPLETION;
 use crate::abi::{FI_ADDR_UNSPEC, FI_REMOTE_CQ_DATA};
+use crate::buf::UntrustedBytes;
 use crate::cq::Cq;
 use crate::cq::testing::queue;
+use crate::packet_sink::{PacketSink, deliver_to};
 
 /// Unexpected message: its bytes, if arrived, and its memory.
 #[derive(Debug)]
@@ -554,4 +556,43 @@ fn disconnected_unknown_peers_are_listed_in_order_of_leaving() {
             .map(|_| matcher.unknown_peer_left(100))
             .eq((0..=MAX_LEFT).map(|n| n == MAX_LEFT))
     );
+}
+
+/// Returns a sink passing the messages of a queue to `take`.
+fn sink_of<'a, F>(cq: &Cq, take: &'a mut F) -> PacketSink<'a>
+where
+    F: FnMut(fi_addr_t, UntrustedBytes<'_>) -> bool,
+{
+    let context = std::ptr::from_mut(take).cast();
+    // SAFETY: the closure outlives the sink, which alone uses it.
+    unsafe { PacketSink::new(std::ptr::from_ref(cq).cast(), deliver_to::<F>, context) }
+}
+
+#[test]
+fn packet_sink_takes_messages_of_a_peer_while_none_of_them_waits() {
+    let (mut bound, memory) = (Bound::new(), RecvMemory::new());
+    let mut came = Vec::new();
+    let mut take = |source, bytes: UntrustedBytes<'_>| {
+        came.push((source, bytes.len()));
+        bytes.len() > 3
+    };
+    let cq = bound.cq.clone();
+    let sink = sink_of(&cq, &mut take);
+    let arrives =
+        |bound: &mut Bound, peer, len| bound.matcher.receive_packet(&sink, peer, &[0; 8][..len]);
+    bound.matcher.set_name(1, 11, 21);
+    assert!(arrives(&mut bound, 1, 8));
+    assert!(!arrives(&mut bound, 1, 3), "the sink declines it");
+    bound.buffer_unexpected(untagged(1, 4));
+    assert!(!arrives(&mut bound, 1, 7), "an earlier message of the peer waits for a receive");
+    assert!(arrives(&mut bound, 2, 6));
+    bound.post(receive(memory.part(8), 5, 0, 0), false).unwrap();
+    assert!(!arrives(&mut bound, 2, 7), "the entry of an earlier message is unread");
+    assert_eq!(bound.reported(), [(5, Ok(4))]);
+    assert!(arrives(&mut bound, 1, 5));
+    assert_eq!(came, [(21, 8), (21, 3), (FI_ADDR_NOTAVAIL, 6), (21, 5)]);
+    let mut never = |_, _: UntrustedBytes<'_>| unreachable!("it is the sink of another queue");
+    let other = queue();
+    let sink = sink_of(&other, &mut never);
+    assert!(!bound.matcher.receive_packet(&sink, 1, &[0; 8][..]));
 }

@@ -8,14 +8,15 @@
 mod wires;
 
 use super::conn::{Link, RxmConn};
+use super::idle_closer;
 use super::pending::RxmUnexpected;
 use super::{Common, RxmEngine, RxmIdentity, RxmState};
 use crate::config::{RxmConfig, config};
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MR_LOCAL, FI_MSG, FI_PROTO_IWARP, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_ep_type, fi_progress,
-    fi_threading,
+    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MR_LOCAL, FI_MSG, FI_PROTO_IWARP,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_ep_type,
+    fi_progress, fi_threading,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{DomainSettings, RemoteSegments};
@@ -64,6 +65,9 @@ struct RxmUnderlying {
 
 type WireSim = Sim<OverWires>;
 
+/// Limits of connections selected by seeds: fewer than the peers of a node in some.
+const LIMITS: [Option<usize>; 4] = [None, None, Some(1), Some(3)];
+
 /// Draws the parameters from the seed.
 fn draw_config(random: &mut SimRandom) -> RxmConfig {
     let eager_limit = random.pick(&[256, 300, 1024, 16_384]);
@@ -78,6 +82,7 @@ fn draw_config(random: &mut SimRandom) -> RxmConfig {
     config.cm_interval = Duration::ZERO;
     config.rndv_write = random.one_in(3);
     config.direct_send = random.below(2) == 0;
+    config.max_connections = random.pick(&LIMITS);
     config
 }
 
@@ -316,6 +321,10 @@ fn injected_faults_are_detected() {
         (InjectedFault::SwappedMessages, &["got message", "passed over", "Protocol error"]),
         (InjectedFault::LeakedConnection, &["connections"]),
         (InjectedFault::WrongByte, &["the bytes of message", "added at"]),
+        (
+            InjectedFault::ClosedInUse,
+            &["failed without a cause", "was lost", "never completes", "there is no end"],
+        ),
     ] {
         seeds::finds(fault, messages, run);
     }
@@ -529,6 +538,7 @@ fn large_messages_use_further_connections() {
             two(plan, NodeConfig::Single);
             (plan.tx_size, world.core.counted) = (64, false);
             let config = &mut world.config;
+            config.max_connections = None;
             (config.num_msg_eps, config.eager_limit, config.sar_limit) = (count, 256, 2000);
         });
         let mut sent = Vec::new();
@@ -563,6 +573,7 @@ fn other_libraries_are_probed_for_further_connections() {
             two(plan, NodeConfig::Single);
             (plan.tx_size, world.core.counted) = (64, false);
             let config = &mut world.config;
+            config.max_connections = None;
             (config.num_msg_eps, config.eager_limit, config.sar_limit) = (2, 256, 2000);
         });
         for (round, conns) in [1, 1, 2, 2].into_iter().enumerate() {
@@ -588,6 +599,7 @@ fn peer_with_fewer_connections_is_not_called_again() {
             two(plan, NodeConfig::Single);
             (plan.tx_size, world.core.counted) = (64, false);
             let config = &mut world.config;
+            config.max_connections = None;
             (config.num_msg_eps, config.eager_limit, config.sar_limit) = (4, 256, 2000);
         });
         // The other node knows the first connection only.
@@ -608,6 +620,117 @@ fn peer_with_fewer_connections_is_not_called_again() {
         }
         drop(state);
         drop(engine);
+        sim.end_all();
+    }
+}
+
+/// Sets up three nodes with at most one connection each.
+fn limited(seed: u64) -> WireSim {
+    WireSim::with(seed, |plan, world| {
+        two(plan, NodeConfig::Single);
+        plan.nodes = 3;
+        (world.config.max_connections, world.config.num_msg_eps) = (Some(1), 1);
+        world.wires.rejections = 0;
+    })
+}
+
+/// Sends a message and waits for its completion.
+fn exchange(sim: &mut WireSim, from: usize, to: usize) {
+    let receive = sim.receive_now((to, 0), 100);
+    let message = sim.send_immediately(from, (to, 0), 100, FI_COMPLETION);
+    while !sim.is_over(message) {
+        sim.rounds(1);
+        sim.read(from, usize::MAX);
+    }
+    while !sim.is_over(receive) {
+        sim.rounds(1);
+        sim.read(to, usize::MAX);
+    }
+    assert!(sim.holds(receive, message, 100));
+}
+
+/// Returns the number of a node's connections, and of those closed at the limit.
+fn conns(sim: &WireSim, node: usize) -> (usize, u64) {
+    let engine = sim.engine(node).unwrap();
+    let state = engine.lock();
+    let eps = state.eps.iter();
+    eps.fold((0, 0), |sum, (_, ep)| (sum.0 + ep.conns.len(), sum.1 + ep.limit.closed_idle))
+}
+
+#[test]
+fn idle_connection_is_closed_at_the_limit_and_opened_by_the_next_message() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        for (closed, to) in [1, 2, 1, 2].into_iter().enumerate() {
+            exchange(&mut sim, 0, to);
+            assert_eq!(conns(&sim, 0), (1, closed as u64), "seed {seed}: after a message to {to}");
+        }
+        sim.settle();
+        sim.end_all();
+    }
+}
+
+#[test]
+fn accepting_end_closes_its_idle_connection_as_well() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        for from in [1, 2, 1, 2] {
+            exchange(&mut sim, from, 0);
+        }
+        sim.settle();
+        assert_eq!(conns(&sim, 0).0, 1, "seed {seed}");
+        sim.end_all();
+    }
+}
+
+#[test]
+fn connection_with_an_unmatched_message_stays_beyond_the_limit() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        let message = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION | FI_MATCH_COMPLETE);
+        sim.rounds(40);
+        exchange(&mut sim, 0, 2);
+        assert!(!sim.is_over(message));
+        assert_eq!(conns(&sim, 0), (2, 0), "seed {seed}");
+        sim.settle();
+        sim.end_all();
+    }
+}
+
+/// Peers of another library, or of an earlier release, do not agree on the end of a connection.
+#[test]
+fn connection_to_a_peer_without_the_agreement_stays_beyond_the_limit() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        exchange(&mut sim, 0, 1);
+        for (_, ep) in sim.engine(0).unwrap().lock().eps.iter_mut() {
+            let ids = ep.conns.indices(|_| true);
+            ids.into_iter().for_each(|id| ep.conns[id].usage.closes = false);
+        }
+        (0..3).for_each(|_| exchange(&mut sim, 0, 2));
+        assert_eq!(conns(&sim, 0), (2, 0), "seed {seed}");
+        exchange(&mut sim, 0, 1);
+        sim.settle();
+        sim.end_all();
+    }
+}
+
+#[test]
+fn transfers_held_for_the_end_of_a_connection_leave_when_the_peer_uses_it() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        exchange(&mut sim, 0, 1);
+        let engine = sim.engine(1).unwrap();
+        for (_, ep) in engine.lock().eps.iter_mut() {
+            // The peer requests the end, and uses the connection before the answer.
+            let id = ep.conns.indices(|_| true)[0];
+            idle_closer::request(ep, id, here::now());
+        }
+        drop(engine);
+        exchange(&mut sim, 1, 0);
+        exchange(&mut sim, 0, 1);
+        assert_eq!((conns(&sim, 0).1, conns(&sim, 1).1), (0, 0), "seed {seed}");
+        sim.settle();
         sim.end_all();
     }
 }

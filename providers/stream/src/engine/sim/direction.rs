@@ -22,6 +22,8 @@ pub(super) struct SimDirection {
     pub(super) passed: usize,
     /// The end of the stream has arrived as well.
     pub(super) closed: bool,
+    /// Number of bytes sent when the link is reset.
+    pub(super) resets_at: Option<usize>,
 }
 
 impl SimDirection {

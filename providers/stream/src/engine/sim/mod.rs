@@ -10,6 +10,8 @@
 mod direction;
 mod passive;
 pub mod rings;
+#[cfg(test)]
+mod storm;
 mod unknown_peer;
 
 use super::arrival::UnexpectedPayload;
@@ -35,6 +37,7 @@ use ofi_provider::traffic_class::TrafficClass;
 pub use ofi_simulation::SimRandom;
 use ofi_simulation::{ConnectedWorld, EndpointRole, NodeEnv, Sim, SimPlan, SimWorld, address};
 pub use rings::{RingCursor, Rings, StreamWorld};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -99,6 +102,8 @@ pub struct OverRings {
     forbids: bool,
     /// Passive endpoints of nodes with connected endpoints.
     passive: Vec<passive::RingPassive>,
+    /// Buffers may be in memory of devices.
+    has_devices: bool,
 }
 
 /// Transport below one engine.
@@ -174,7 +179,12 @@ impl SimWorld for OverRings {
             dozes: random.one_in(3),
             forbids: random.one_in(3),
             passive: Vec::new(),
+            has_devices: random.one_in(8),
         }
+    }
+
+    fn has_devices(&self) -> bool {
+        self.has_devices
     }
 
     fn begin(&mut self, _plan: &mut SimPlan) {
@@ -219,6 +229,7 @@ impl SimWorld for OverRings {
             target,
             secret: None,
             class: TrafficClass::default(),
+            interfaces: self.has_devices.then_some(ofi_simulation::device::INTERFACES),
         }
     }
 
@@ -411,10 +422,13 @@ impl StreamState<SimNet> {
         assert_eq!(self.rx.tx.backlog.total(), backlog);
         for (ep_id, ep) in self.rx.tx.eps.iter() {
             assert!(ep.tx_pending <= ep.identity.attr.tx_size, "{} transfers", ep.tx_pending);
+            let mut conns = BTreeMap::<u32, usize>::new();
+            for (_, conn) in self.rx.tx.io.conns.iter().filter(|(_, conn)| conn.ep == ep_id) {
+                *conns.entry(conn.peer).or_default() += 1;
+            }
             for (peer_id, peer) in ep.peers.iter() {
-                let conns =
-                    self.rx.tx.io.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
-                assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
+                let count = conns.get(&peer_id).copied().unwrap_or(0);
+                assert_eq!(peer.conns as usize, count, "connections of peer {peer_id}");
                 let used = peer.conns > 0 || !peer.extra.parked.is_empty();
                 let named =
                     ep.matcher.senders.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
@@ -461,7 +475,7 @@ impl StreamState<SimNet> {
     /// Checks the invariants of an idle engine.
     fn check_idle(&self) {
         self.check();
-        let blocked = self.rx.tx.io.blocked.on_cq();
+        let blocked = self.rx.tx.io.blocked.pollable();
         assert_eq!((self.rx.tx.backlog.total(), blocked), (0, &[][..]));
         assert!(self.rx.tx.eps.iter().all(|(_, ep)| ep.tx_pending == 0));
         assert!(self.rx.tx.batcher.held().is_empty());
@@ -481,7 +495,7 @@ impl StreamState<SimNet> {
         assert_eq!(left, [0; 3], "connections, endpoints, callers");
         assert!(self.rx.tx.io.listeners.is_empty());
         assert!(self.rx.tx.io.active.sockets().is_empty() && self.rx.tx.batcher.held().is_empty());
-        assert!(self.rx.tx.io.blocked.on_cq().is_empty());
+        assert!(self.rx.tx.io.blocked.on_cq().next().is_none());
         assert_eq!(self.rx.tx.backlog.total(), 0);
     }
 }
@@ -543,7 +557,10 @@ mod tests {
         for (fault, messages) in [
             (InjectedFault::LostCompletion, &["never completes", "before its fence"][..]),
             (InjectedFault::SecondCompletion, &["completes twice"]),
-            (InjectedFault::SwappedMatch, &["got message", "passed over", "of one source only"]),
+            (
+                InjectedFault::SwappedMatch,
+                &["got message", "passed over", "of one source only", "does not match"],
+            ),
             (InjectedFault::LeakedPeer, &["leaks"]),
             (InjectedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (InjectedFault::WrongByte, &["the bytes of message", "read "]),

@@ -3,6 +3,7 @@ use super::rings::{Rings, StreamWorld};
 use super::{SimLink, SimNet};
 use crate::accept_queue::{AcceptQueue, PendingConnState};
 use crate::engine::StreamRequest;
+use crate::repeated_requests::NumberedRequests;
 use crate::transport::{LinkClock, LinkListener, Transport};
 use ofi_provider::error::Result;
 use std::net::SocketAddr;
@@ -14,13 +15,19 @@ pub(super) struct RingPassive {
     net: SimNet,
     listener: <SimNet as Transport>::Listener,
     callers: AcceptQueue<SimLink>,
+    numbered: NumberedRequests<SimLink>,
 }
 
 impl RingPassive {
     pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
         let net = SimNet::from(Rings::new(world, false));
         let (listener, _) = net.bind(&at.into())?;
-        Ok(Self { net, listener, callers: AcceptQueue::new(0, 64) })
+        Ok(Self {
+            net,
+            listener,
+            callers: AcceptQueue::new(0, 64),
+            numbered: NumberedRequests::default(),
+        })
     }
 
     /// Returns a complete request, with the connecting peer's data.
@@ -29,11 +36,16 @@ impl RingPassive {
             let now = self.net.now();
             self.callers.admit(self.net.poller(), link, from, 0, now);
         }
-        let ids = self.callers.ids();
-        let id =
-            ids.into_iter().find(|id| self.callers.receive(*id) == PendingConnState::Complete)?;
-        let (caller, message) = self.callers.take(self.net.poller(), id)?;
-        let request = StreamRequest::new(caller, &message, Arc::new(()));
-        Some((message.data, request))
+        for id in self.callers.ids() {
+            if self.callers.receive(id) != PendingConnState::Complete {
+                continue;
+            }
+            let (caller, message) = self.callers.take(self.net.poller(), id)?;
+            let numbered = &mut self.numbered;
+            if let Some(request) = StreamRequest::admit(numbered, caller, &message, Arc::new(())) {
+                return Some((message.data, request));
+            }
+        }
+        None
     }
 }

@@ -11,7 +11,7 @@ use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
     TIMER_TOKEN, Transport, ZeroCopyLink, ZerocopyDone,
 };
-use faults::is_local;
+use faults::{DialRepeats, ListenerLosses, is_local};
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
@@ -70,6 +70,7 @@ struct Pipe {
     calls: [u32; 2],
     /// Ends with an established connection ([`ByteLink::made`]).
     made: [bool; 2],
+    repeats: DialRepeats,
     /// Bytes received by each end afterwards.
     received: [usize; 2],
 }
@@ -86,6 +87,7 @@ impl Pipe {
             done: Default::default(),
             calls: [0; 2],
             made: [false; 2],
+            repeats: DialRepeats::default(),
             received: [0; 2],
         }
     }
@@ -142,6 +144,8 @@ pub struct StreamWorld {
     pub(super) prompt: bool,
     /// One pair of nodes in so many is not of one host; 0: all are.
     pub(super) apart: usize,
+    /// Losses of connection requests.
+    pub(super) losses: ListenerLosses,
     /// Engines use calls for several links.
     batched: bool,
     pipes: Vec<Option<Pipe>>,
@@ -162,6 +166,7 @@ impl StreamWorld {
             random,
             prompt: false,
             apart: 0,
+            losses: ListenerLosses::default(),
             batched: false,
             pipes,
             listeners,
@@ -195,11 +200,19 @@ impl StreamWorld {
             let (id, side) = ((first + index) % (count * 2) / 2, (first + index) % 2);
             let Some(pipe) = &mut self.pipes[id] else { continue };
             if pipe.making == Making::Dialing {
+                if pipe.repeats.at > self.nanos {
+                    continue;
+                }
                 let to = pipe.addrs[1].clone();
                 let is_open = pipe.open[0];
                 let listener =
                     self.listeners.iter_mut().flatten().find(|listener| listener.at == to);
                 match listener.filter(|_| is_open) {
+                    Some(listener)
+                        if self.losses.lose_request(&mut self.random, listener.waiting.len()) =>
+                    {
+                        pipe.repeats.dial_later(self.nanos);
+                    }
                     Some(listener) => {
                         pipe.making = Making::Made;
                         pipe.open[1] = true;
@@ -296,7 +309,8 @@ impl StreamWorld {
 
     /// The time of the next timer or ordered visit of any engine.
     pub(in crate::engine) fn next_event(&self) -> Option<u64> {
-        self.watches.iter().flat_map(|watch| [watch.timer, watch.flush_at]).flatten().min()
+        let timers = self.watches.iter().flat_map(|watch| [watch.timer, watch.flush_at]).flatten();
+        timers.chain(self.losses.next_dial(self.pipes.iter().flatten())).min()
     }
 
     /// Returns true if an engine's flush timer has expired.
@@ -582,6 +596,8 @@ impl LinkListener for RingDoorbell {
         Ok(())
     }
 
+    fn stop_listening(&self) {}
+
     fn accept(&self) -> Result<(RingCursor, Addr)> {
         let mut world = self.net.world();
         let listener =
@@ -674,6 +690,13 @@ impl RingCursor {
             }
             let direction = &mut pipe.directions[self.side];
             let mut capacity = pipe.capacity.saturating_sub(direction.bytes.len());
+            if let Some(position) = direction.resets_at {
+                if position == direction.passed {
+                    direction.end(Close::Reset);
+                    return Err(Error::CONNRESET);
+                }
+                capacity = capacity.min(position - direction.passed);
+            }
             if capacity == 0 {
                 return Err(Error::AGAIN);
             }

@@ -11,6 +11,10 @@ use std::fmt::Display;
 /// Interval in nanoseconds of checks of links with unacknowledged bytes.
 pub(super) const CHECK_INTERVAL: u64 = 500_000_000;
 
+/// Maximum time in seconds without a socket for a link without addresses of the peer: only the peer can
+/// connect another one, and its end is not noticed.
+const UNKNOWN_PEER_MAX: u32 = 5;
+
 impl<N: Transport> RailHub<N> {
     /// Has links with unacknowledged bytes look for stalled sockets, at intervals.
     pub(super) fn check_links(&self, now: u64, events: &mut Vec<PollEvent>) {
@@ -46,7 +50,8 @@ impl<N: Transport> RailHub<N> {
                     // The peer replaces it.
                     return;
                 }
-                let limit = is_last.then(|| u64::from(resume) * 1_000_000_000);
+                let most = if entry.offer.is_none() { UNKNOWN_PEER_MAX } else { u32::MAX };
+                let limit = is_last.then(|| u64::from(resume.min(most)) * 1_000_000_000);
                 drop(links);
                 self.start_redial(net, number, limit);
             }

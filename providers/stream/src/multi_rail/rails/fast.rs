@@ -55,7 +55,7 @@ impl<L: ByteLink> RailSet<L> {
     /// for the socket with the next frame.
     #[inline(always)]
     pub(in crate::multi_rail) fn recv_fast(&mut self, first: &L, dst: &mut [u8]) -> FastRecv {
-        if !self.is_quiet() || self.hello.is_none() || dst.is_empty() {
+        if !self.is_quiet() || self.first_frames.hello().is_none() || dst.is_empty() {
             return FastRecv::Not;
         }
         let reader = &mut self.rails[0].reader;

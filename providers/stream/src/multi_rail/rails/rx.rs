@@ -1,7 +1,7 @@
 //! Receiving of a link's byte stream over several sockets.
-use super::super::frame::{FrameHeader, FrameType, Hello, RailOffer};
+use super::super::frame::{FrameHeader, FrameType};
 use super::super::reader::NextFrame;
-use super::{Rail, RailBits, RailRequest, RailSet, RailState, bit, link_of};
+use super::{Rail, RailBits, RailSet, RailState, bit, link_of};
 use crate::transport::ByteLink;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::malformed::{Malformed, Parsed, log_closing};
@@ -47,13 +47,14 @@ impl<L: ByteLink> RailSet<L> {
     /// Returns true if the stream is read to its end.
     fn has_ended(&self) -> bool {
         match &self.resume {
-            Some(resume) if self.has_offered => resume.is_read_to_end(self.rx_offset),
+            Some(resume) if self.is_resumable() => resume.is_read_to_end(self.rx_offset),
             _ if self.error.is_some() => false,
             _ => self.over.unwrap_or(Ok(())).is_ok() && self.rails.iter().all(Rail::has_ended),
         }
     }
 
-    /// Receives bytes of one frame. Returns their number; 0 if none have arrived.
+    /// Receives bytes of one frame. Returns their number; 0 if none have arrived. Fails if the next
+    /// bytes of the stream were lost.
     fn recv_some(&mut self, first: &L, dst: &mut [u8]) -> Result<usize> {
         // A socket that no longer delivers may hold a part of a frame repeated on another one.
         let mut tried = 0;
@@ -63,7 +64,12 @@ impl<L: ByteLink> RailSet<L> {
                 n => return Ok(n),
             }
         }
-        self.check_missing()
+        // This end has given up, and all sockets left have later bytes than the next ones, or none.
+        let is_early =
+            |(at, rail): (usize, &Rail<L>)| rail.has_ended() || self.early & bit(at) != 0;
+        let is_missing =
+            self.has_given_up && self.early != 0 && self.rails.iter().enumerate().all(is_early);
+        if is_missing { Err(Error::CONNRESET) } else { Ok(0) }
     }
 
     /// Receives bytes of the stream from the socket with the next ones.
@@ -124,20 +130,16 @@ impl<L: ByteLink> RailSet<L> {
         Ok(None)
     }
 
-    /// Fails if the next bytes of the stream were lost: this end has given up, and all sockets left
-    /// have later ones or none. Returns 0 otherwise.
-    fn check_missing(&self) -> Result<usize> {
-        let is_early =
-            |(at, rail): (usize, &Rail<L>)| rail.has_ended() || self.early & bit(at) != 0;
-        let is_missing =
-            self.has_given_up && self.early != 0 && self.rails.iter().enumerate().all(is_early);
-        if is_missing { Err(Error::CONNRESET) } else { Ok(0) }
+    /// Reads the first frames of the peer, as far as they have arrived, and no data.
+    pub(in crate::multi_rail) fn read_first_frames(&mut self, first: &L) {
+        let is_read = self.resume.is_some().then(|| self.is_next(0, first, true));
+        self.error = self.error.or(is_read.and_then(Result::err));
     }
 
     /// Returns true if a socket has the next frame of the stream. `is_read`: it may be read.
     fn is_next(&mut self, at: usize, first: &L, is_read: bool) -> Result<bool> {
         self.early &= !bit(at);
-        if at > 0 && self.hello.is_none() {
+        if at > 0 && self.first_frames.hello().is_none() && self.rails[0].is_live() {
             // The first frame is on its way on the first socket.
             self.early |= bit(at);
             return Ok(false);
@@ -211,6 +213,9 @@ impl<L: ByteLink> RailSet<L> {
         match result {
             Ok(false) if has_ended => {
                 let is_unused = rail.state == RailState::Unconfirmed;
+                if at == 0 && self.first_frames.is_missing() {
+                    self.first_frames.end();
+                }
                 let is_early = self.is_resumable() && !self.has_ended();
                 if is_unused || is_early {
                     self.lose_rail(at, first, Ok(()));
@@ -233,11 +238,12 @@ impl<L: ByteLink> RailSet<L> {
         const UNEXPECTED: Malformed = Malformed("a frame of this kind is not expected here");
         let is_unconfirmed = self.rails[at].state == RailState::Unconfirmed;
         let is_broken = self.rails[at].state == RailState::Broken;
-        let may_resume = self.hello.is_some_and(|hello| hello.resume > 0);
+        let has_hello = self.first_frames.hello().is_some();
+        let is_first_lost = !self.rails[0].is_live();
+        let may_resume = self.first_frames.is_peer_resuming(is_first_lost);
         match header.kind {
-            FrameType::Hello if at == 0 && self.hello.is_none() => {
-                let hello = Hello::parse(payload)?;
-                self.hello = Some(hello);
+            FrameType::Hello if at == 0 || may_resume => {
+                let Some(hello) = self.first_frames.set_hello(at, payload)? else { return Ok(()) };
                 self.early = 0;
                 match &mut self.resume {
                     Some(resume) if hello.resume > 0 => resume.set_peer(&hello),
@@ -245,7 +251,7 @@ impl<L: ByteLink> RailSet<L> {
                 }
                 Ok(())
             }
-            _ if self.hello.is_none() => Err(Malformed("the first frame is of another kind")),
+            _ if !has_hello && !may_resume => Err(Malformed("the first frame is of another kind")),
             // Sending on the socket may have failed already.
             FrameType::Joined if is_unconfirmed || is_broken => {
                 if self.resume.is_none() && is_unconfirmed {
@@ -253,17 +259,10 @@ impl<L: ByteLink> RailSet<L> {
                 }
                 Ok(())
             }
-            FrameType::OfferRequest | FrameType::Offer if at == 0 => {
-                let (request, is_known) = match header.kind {
-                    FrameType::Offer => {
-                        (RailRequest::Offer(RailOffer::parse(payload)?), &mut self.has_offered)
-                    }
-                    _ => (RailRequest::OfferRequest, &mut self.has_requested),
-                };
-                if std::mem::replace(is_known, true) {
-                    return Err(Malformed("a request is repeated"));
+            FrameType::OfferRequest | FrameType::Offer if at == 0 || may_resume => {
+                if let Some(own) = self.first_frames.add_request(at, header, payload)? {
+                    self.rails[at].writer.push_control(own);
                 }
-                self.requests.push(request);
                 Ok(())
             }
             FrameType::Ack | FrameType::AckRequest | FrameType::End if may_resume => {

@@ -10,7 +10,7 @@ use ofi_provider::api::{
     NewDomain, PassiveEp, ReadOp, RecvOp, Reject, Rma, RxAttr, SendOp, Tagged, WriteOp,
     take_request,
 };
-use ofi_provider::core_provider::OPT_SOURCE;
+use ofi_provider::core_provider::{OPT_PEER_ENDED, OPT_SOURCE};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
@@ -259,8 +259,16 @@ impl Endpoint for WireEp {
         Err(Error::NOSYS)
     }
 
-    fn getopt(&self, _name: c_int, _value: &mut [u8]) -> Result<usize> {
-        Err(Error::NOPROTOOPT)
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        if name != OPT_PEER_ENDED {
+            return Err(Error::NOPROTOOPT);
+        }
+        let world = look(&self.world);
+        let port = world.ports[self.id].as_ref().expect("an endpoint is open until closed");
+        let wire = port.wire.and_then(|(wire, side)| Some((world.wires[wire].as_ref()?, side)));
+        let ended = wire.is_some_and(|(wire, side)| wire.directions[1 - side].closed);
+        *value.first_mut().ok_or(Error::TOOSMALL)? = ended.into();
+        Ok(1)
     }
 
     fn setopt(&self, name: c_int, value: &[u8]) -> Result {

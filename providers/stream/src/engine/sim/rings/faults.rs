@@ -1,9 +1,53 @@
 //! Faults of links in the simulated world.
 use super::super::direction::Close;
-use super::{Making, Pipe, RingCursor, StreamWorld};
+use super::{Making, Pipe, RingCursor, SimRandom, StreamWorld};
 use crate::transport::ByteLink;
 use ofi_provider::addr::Addr;
 use std::net::IpAddr;
+
+/// Time until a lost connection request is repeated for the first time, as by Linux; it doubles.
+const FIRST_REPEAT: u64 = 1_000_000_000;
+
+/// Losses of connection requests at listeners: of one in so many, and of those without space in
+/// the queue of the listener. 0: none.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct ListenerLosses {
+    pub(crate) one_in: usize,
+    pub(crate) backlog: usize,
+    /// Number of lost requests.
+    pub(crate) count: usize,
+}
+
+impl ListenerLosses {
+    /// Returns true if the listener with so many connections in its queue loses the next one.
+    pub(super) fn lose_request(&mut self, random: &mut SimRandom, waiting: usize) -> bool {
+        let is_full = self.backlog > 0 && waiting >= self.backlog;
+        let loses = is_full || random.one_in(self.one_in);
+        self.count += usize::from(loses);
+        loses
+    }
+
+    /// Returns the time of the first repeated request.
+    pub(super) fn next_dial<'a>(&self, pipes: impl Iterator<Item = &'a Pipe>) -> Option<u64> {
+        let lost = pipes.filter(|pipe| pipe.making == Making::Dialing && pipe.repeats.lost > 0);
+        lost.map(|pipe| pipe.repeats.at).min()
+    }
+}
+
+/// Repeats of a connection request: the number of lost requests, and the time of the next one.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct DialRepeats {
+    lost: u32,
+    pub(super) at: u64,
+}
+
+impl DialRepeats {
+    /// Repeats a lost request later.
+    pub(super) fn dial_later(&mut self, nanos: u64) {
+        self.at = nanos + (FIRST_REPEAT << self.lost);
+        self.lost = (self.lost + 1).min(6);
+    }
+}
 
 impl StreamWorld {
     /// Cuts a link between two addresses, if there is one: from each direction a part of the data
@@ -39,9 +83,9 @@ impl StreamWorld {
                 direction.end(Close::Reset);
             }
             let is_remote = !RingCursor::settings().local.enabled || !is_local(&pipe.addrs, apart);
-            // Before their first frames the ends have not agreed.
+            // Before the first frames of the accepting end the ends have not agreed.
             let first_frames = if encrypts { 250 } else { 80 };
-            let has_agreed = pipe.received.iter().all(|received| *received >= first_frames);
+            let has_agreed = pipe.received[0] >= first_frames;
             any |= !(resume && is_remote && has_agreed);
         }
         any
@@ -56,6 +100,16 @@ impl StreamWorld {
         direction.bytes.truncate(position.saturating_sub(before));
         direction.arrived = direction.arrived.min(direction.bytes.len());
         pipe.directions.iter_mut().for_each(|direction| direction.end(Close::Reset));
+    }
+
+    /// Resets the first link as its first end sends more than `bytes` further bytes. The peer receives
+    /// these.
+    #[cfg(test)]
+    pub(crate) fn reset_after(&mut self, bytes: usize) {
+        let Some(Some(pipe)) = self.pipes.first_mut() else { return };
+        let direction = &mut pipe.directions[0];
+        direction.resets_at = Some(direction.passed + bytes);
+        pipe.capacity = pipe.capacity.max(bytes);
     }
 
     /// Takes all bytes on the way to an address out of the links.

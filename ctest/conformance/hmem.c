@@ -1,0 +1,964 @@
+/*
+ * Memory of devices (FI_HMEM): messages and accesses of peers between memory of devices, of hosts, or of both, and
+ * failures of copies.  It runs with a device (accelerator.h), or with the stand-in for one (ctest/hmem/run), which ends a
+ * program whose processor touches the memory of a device.
+ */
+#include "ct.h"
+#include "accelerator.h"
+#include <stdbool.h>
+#include <rdma/fi_atomic.h>
+
+static const struct acc *acc;
+
+static const struct acc *kind(void)
+{
+	if (!acc && !(acc = acc_of(0)))
+		SKIP_HERE("no such interface to memory of devices");
+	return acc;
+}
+/* A setting of the stand-in; a test with one does not run on a device. */
+static void stub(const char *name, const char *value)
+{
+	char text[64];
+	void *library;
+
+	snprintf(text, sizeof text, "%s.1", kind()->library);
+	library = dlopen(text, RTLD_LAZY);
+	snprintf(text, sizeof text, "%s_is_stub", acc->name);
+	if (!library || !dlsym(library, text))
+		SKIP_HERE("no stand-in for a device");
+	snprintf(text, sizeof text, "%s_STUB_%s", acc->stub, name);
+	setenv(text, value, 1);
+}
+/* Memory of the interface at this index in CT_HMEM is used from here on. */
+static void use_kind(int index)
+{
+	if (!(acc = acc_of(index)))
+		SKIP_HERE("one interface to memory of devices");
+}
+static void load_runtime(void)
+{
+	if (kind()->load())
+		SKIP_HERE("no device");
+}
+
+/* A parameter of the provider, and of ofi_rxm over it, which has copies of its own. */
+static void copy_param(const char *name, const char *value)
+{
+	char var[64];
+
+	ct_param(name, value);
+	snprintf(var, sizeof var, "FI_OFI_RXM_%s", name);
+	setenv(var, value, 1);
+}
+
+/* A buffer of the device, with bytes of the host that are moved to it and back. */
+struct mem {
+	char *at;	/* the address in transfers */
+	char *host;	/* a copy of the bytes, or the same address */
+	size_t n;
+	const struct acc *acc;	/* of the device */
+};
+static struct mem new_mem(size_t n, int device)
+{
+	struct mem m = { .n = n, .acc = acc };
+
+	CHECK((m.host = calloc(1, n)));
+	m.at = m.host;
+	if (device) {
+		void *p;
+
+		EQ(acc->allocate(&p, n), 0);
+		m.at = p;
+		EQ(acc_fill(acc, m.at, 0, n), 0);
+	}
+	return m;
+}
+static void push(struct mem *m)
+{
+	if (m->at != m->host)
+		EQ(m->acc->copy(m->at, m->host, m->n), 0);
+}
+static void pull(struct mem *m)
+{
+	if (m->at != m->host)
+		EQ(m->acc->copy(m->host, m->at, m->n), 0);
+}
+static void fill(struct mem *m, size_t n, unsigned seed)
+{
+	ct_fill(m->host, n, seed);
+	push(m);
+}
+static int same(struct mem *m, size_t n, unsigned seed)
+{
+	pull(m);
+	return ct_same(m->host, n, seed);
+}
+
+/* Which ends have their buffers on a device. */
+enum { BOTH, SENDER, RECEIVER };
+static int on_device(int who, int sender)
+{
+	return who == BOTH || (who == SENDER) == sender;
+}
+
+static void open_hmem(struct ct *c, uint64_t caps)
+{
+	struct ct_opt o = { .caps = caps | FI_HMEM };
+
+	load_runtime();
+	ct_open(c, &o);
+	CHECK(c->info->caps & FI_HMEM);
+}
+
+static const size_t sizes[] = { 0, 1, 8, 100, 1024, 4096, 5000, 65536, 300000, 1 << 20, 5 << 20 };
+#define MAX (5 << 20)
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+static void messages(int rank, int who, int tagged)
+{
+	struct ct c;
+	struct mem m;
+
+	open_hmem(&c, tagged ? FI_TAGGED : FI_MSG);
+	m = new_mem(MAX, on_device(who, rank == 0));
+	for (size_t i = 0; i < SIZES; i++) {
+		size_t n = sizes[i];
+
+		if (rank == 0) {
+			fill(&m, n, i);
+			if (tagged)
+				POST(&c, fi_tsend(c.ep, m.at, n, NULL, c.peer, i, CTX(0)));
+			else
+				POST(&c, fi_send(c.ep, m.at, n, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			if (tagged)
+				POST(&c, fi_trecv(c.ep, m.at, n, NULL, c.peer, i, 0, CTX(0)));
+			else
+				POST(&c, fi_recv(c.ep, m.at, n, NULL, c.peer, CTX(0)));
+			ct_recvd(&c, CTX(0), n);
+			CHECK(same(&m, n, i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void messages_both(int rank) { messages(rank, BOTH, 0); }
+static void messages_sender(int rank) { messages(rank, SENDER, 0); }
+static void messages_receiver(int rank) { messages(rank, RECEIVER, 0); }
+static void tagged_both(int rank) { messages(rank, BOTH, 1); }
+static void tagged_sender(int rank) { messages(rank, SENDER, 1); }
+static void tagged_receiver(int rank) { messages(rank, RECEIVER, 1); }
+
+/* Copies that take time overlap with others, and complete nothing early. */
+static void slow_copies(int rank)
+{
+	stub("DELAY_US", "2000");
+	messages(rank, BOTH, 1);
+}
+/* Bounce memory smaller than a message. */
+static void little_bounce_memory(int rank)
+{
+	copy_param("HMEM_BOUNCE", "16384");
+	messages(rank, BOTH, 0);
+}
+
+/* Messages of many sizes at a time, of which the receives come early or late. */
+static void many(int rank, int late)
+{
+	enum { N = 64 };
+	struct ct c;
+	struct mem m[N];
+
+	open_hmem(&c, FI_TAGGED);
+	for (int i = 0; i < N; i++)
+		m[i] = new_mem(1 + (size_t)i * i * 37, i % 3);
+	for (int round = 0; round < 3; round++) {
+		if (rank == 1 && late)
+			ct_idle(&c, 50);
+		for (int i = 0; i < N; i++) {
+			if (rank == 0) {
+				fill(&m[i], m[i].n, i + round);
+				POST(&c, fi_tsend(c.ep, m[i].at, m[i].n, NULL, c.peer, i, CTX(i)));
+			} else {
+				/* from the last one to the first, so that nearly all are unexpected */
+				int k = late ? N - 1 - i : i;
+
+				POST(&c, fi_trecv(c.ep, m[k].at, m[k].n, NULL, c.peer, k, 0, CTX(k)));
+			}
+		}
+		for (int i = 0; i < N; i++) {
+			struct fi_cq_tagged_entry e;
+
+			ct_next(&c, rank ? c.rx : c.tx, &e, NULL, NULL);
+			if (rank)
+				EQ(e.len, m[e.tag].n);
+		}
+		for (int i = 0; i < N && rank; i++)
+			CHECK(same(&m[i], m[i].n, i + round));
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void many_messages(int rank) { many(rank, 0); }
+static void many_unexpected(int rank) { many(rank, 1); }
+
+/* fi_msg(3), FI_MULTI_RECV: a buffer of the device takes several messages. */
+static void multi_recv(int rank)
+{
+	enum { N = 16, LEN = 20000, EMPTY = 5 };
+	struct ct c;
+	struct mem m;
+
+	/* An empty message follows message EMPTY. */
+	open_hmem(&c, FI_MSG | FI_MULTI_RECV);
+	m = new_mem(N * LEN, 1);
+	if (rank == 1) {
+		struct iovec v = { m.at, m.n };
+		struct fi_msg msg = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .context = CTX(0) };
+		size_t min = LEN;
+
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min));
+		POST(&c, fi_recvmsg(c.ep, &msg, FI_MULTI_RECV));
+		ct_barrier(&c);
+		for (int i = 0; i < N; i++) {
+			struct fi_cq_tagged_entry e;
+
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			EQ((char *)e.buf - m.at, i * LEN);
+			EQ(e.len, LEN);
+			if (i == EMPTY) {
+				ct_next(&c, c.rx, &e, NULL, NULL);
+				EQ((char *)e.buf - m.at, (i + 1) * LEN);
+				EQ(e.len, 0);
+			}
+		}
+		pull(&m);
+		for (int i = 0; i < N; i++)
+			CHECK(ct_same(m.host + i * LEN, LEN, i));
+	} else {
+		ct_barrier(&c);
+		for (int i = 0; i < N; i++) {
+			ct_fill(m.host + i * LEN, LEN, i);
+			push(&m);
+			POST(&c, fi_send(c.ep, m.at + i * LEN, LEN, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+			if (i == EMPTY) {
+				POST(&c, fi_send(c.ep, m.at, 0, NULL, c.peer, CTX(0)));
+				ct_sent(&c, CTX(0));
+			}
+		}
+	}
+	ct_done(&c);
+}
+
+/* fi_msg(3): several segments, of which some are the device's and some the host's. */
+static void mixed_segments(int rank)
+{
+	struct ct c;
+	struct mem m[4];
+	struct iovec v[4];
+
+	open_hmem(&c, FI_MSG);
+	for (int i = 0; i < 4; i++) {
+		m[i] = new_mem(1000 + i * 70000, (i + rank) % 2);
+		v[i] = (struct iovec){ m[i].at, m[i].n };
+		if (rank == 0)
+			fill(&m[i], m[i].n, i);
+	}
+	if (rank == 0) {
+		POST(&c, fi_sendv(c.ep, v, NULL, 4, c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+	} else {
+		POST(&c, fi_recvv(c.ep, v, NULL, 4, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 4 * 1000 + 6 * 70000);
+		for (int i = 0; i < 4; i++)
+			CHECK(same(&m[i], m[i].n, i));
+	}
+	ct_done(&c);
+}
+
+/* fi_msg(3): "fi_inject ... the data buffer is immediately available for reuse." */
+static void inject(int rank)
+{
+	struct ct c;
+	struct mem m;
+	size_t n;
+
+	open_hmem(&c, FI_MSG);
+	n = c.info->tx_attr->inject_size;
+	m = new_mem(n + 1, 1);
+	for (int i = 0; i < 20; i++) {
+		if (rank == 0) {
+			fill(&m, n, i);
+			POST(&c, fi_inject(c.ep, m.at, n, c.peer));
+			fill(&m, n, 99);
+		} else {
+			POST(&c, fi_recv(c.ep, m.at, n, NULL, c.peer, CTX(0)));
+			ct_recvd(&c, CTX(0), n);
+			CHECK(same(&m, n, i));
+		}
+	}
+	ct_done(&c);
+}
+
+struct region { uint64_t key, addr; };
+static struct fid_mr *mr;
+static struct region share(struct ct *c, struct mem *m, uint64_t access)
+{
+	struct iovec v = { m->at, m->n };
+	struct fi_mr_attr a = { .mr_iov = &v, .iov_count = 1, .access = access, .requested_key = 77 };
+	struct region mine, theirs;
+
+	if (m->at != m->host)
+		a.iface = acc->iface;
+	OK(fi_mr_regattr(c->domain, &a, 0, &mr));
+	mine.key = fi_mr_key(mr);
+	mine.addr = c->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)m->at : 0;
+	ct_swap(c, &mine, &theirs, sizeof mine);
+	return theirs;
+}
+#define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
+
+/* Rank 0 writes to memory of rank 1 and reads it back. */
+static void accesses(int rank, int who)
+{
+	struct ct c;
+	struct mem m, back;
+	struct region r;
+
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(MAX, on_device(who, rank == 0));
+	back = new_mem(MAX, on_device(who, rank == 0));
+	r = share(&c, &m, REMOTE);
+	for (size_t i = 0; i < SIZES; i++) {
+		size_t n = sizes[i], at = MAX - n > 13 ? 13 : 0;
+
+		if (rank == 0) {
+			fill(&m, n, i);
+			POST(&c, fi_write(c.ep, m.at, n, NULL, c.peer, r.addr + at, r.key, CTX(0)));
+			ct_sent(&c, CTX(0));
+			POST(&c, fi_read(c.ep, back.at, n, NULL, c.peer, r.addr + at, r.key, CTX(1)));
+			ct_sent(&c, CTX(1));
+			CHECK(same(&back, n, i));
+		}
+		ct_barrier(&c);
+		if (rank == 1) {
+			pull(&m);
+			CHECK(ct_same(m.host + at, n, i));
+		}
+		ct_barrier(&c);
+	}
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+static void accesses_both(int rank) { accesses(rank, BOTH); }
+static void accesses_initiator(int rank) { accesses(rank, SENDER); }
+static void accesses_target(int rank) { accesses(rank, RECEIVER); }
+static void slow_accesses(int rank)
+{
+	stub("DELAY_US", "2000");
+	accesses(rank, BOTH);
+}
+
+/* fi_rma(3): the data of a write is reported after the bytes are in place. */
+static void write_data(int rank)
+{
+	struct ct c;
+	struct mem m;
+	struct region r;
+
+	stub("DELAY_US", "5000");
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(1 << 20, 1);
+	r = share(&c, &m, REMOTE);
+	for (int i = 0; i < 10; i++) {
+		if (rank == 0) {
+			fill(&m, m.n, i);
+			POST(&c, fi_writedata(c.ep, m.at, m.n, NULL, i, c.peer, r.addr, r.key, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			struct fi_cq_data_entry e = { 0 };
+			struct fi_cq_tagged_entry t = { 0 };
+
+			ct_next(&c, c.rx, &t, NULL, NULL);
+			memcpy(&e, &t, sizeof e);
+			CHECK(e.flags & FI_REMOTE_CQ_DATA);
+			EQ(e.data, i);
+			CHECK(same(&m, m.n, i));
+		}
+		ct_barrier(&c);
+	}
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* fi_cq(3), -FI_ETRUNC: the first bytes of a message that is too long are received. */
+static void truncated(int rank)
+{
+	struct ct c;
+	struct mem m;
+
+	open_hmem(&c, FI_MSG);
+	m = new_mem(1 << 20, 1);
+	for (int i = 0; i < 4; i++) {
+		size_t n = i % 2 ? 1 << 20 : 100, less = n / 3;
+
+		if (rank == 0) {
+			fill(&m, n, i);
+			POST(&c, fi_send(c.ep, m.at, n, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry err;
+
+			EQ(acc_fill(acc, m.at, 0x33, m.n), 0);
+			POST(&c, fi_recv(c.ep, m.at, less, NULL, c.peer, CTX(0)));
+			EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+			EQ(err.err, FI_ETRUNC);
+			EQ(err.olen, n - less);
+			CHECK(same(&m, less, i));
+			for (size_t k = less; k < m.n; k++)
+				EQ(m.host[k], 0x33);
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
+/* A program that sleeps is woken, although no descriptor tells of the end of a copy. */
+static void blocking(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED | FI_HMEM, .wait = FI_WAIT_UNSPEC };
+	struct ct c;
+	struct mem m;
+
+	stub("DELAY_US", "20000");
+	load_runtime();
+	ct_open(&c, &o);
+	m = new_mem(600000, 1);
+	for (int i = 0; i < 10; i++) {
+		struct fi_cq_tagged_entry e;
+
+		if (rank == i % 2) {
+			fill(&m, m.n, i);
+			POST(&c, fi_tsend(c.ep, m.at, m.n, NULL, c.peer, i, CTX(0)));
+			EQ(fi_cq_sread(c.tx, &e, 1, NULL, -1), 1);
+		} else {
+			POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, i, 0, CTX(0)));
+			EQ(fi_cq_sread(c.rx, &e, 1, NULL, -1), 1);
+			CHECK(same(&m, m.n, i));
+		}
+	}
+	ct_done(&c);
+}
+
+/* The next completion of a queue: 0, or the error. */
+static int outcome(struct ct *c, struct fid_cq *q)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+
+	return ct_next(c, q, &e, NULL, &err) == 1 ? 0 : err.err;
+}
+/* Messages of the memory of the host go on. */
+static void host_goes_on(struct ct *c, int rank, struct mem *host)
+{
+	if (rank == 0) {
+		fill(host, 1000, 50);
+		POST(c, fi_tsend(c->ep, host->at, 1000, NULL, c->peer, 100, CTX(1)));
+		EQ(outcome(c, c->tx), 0);
+	} else {
+		POST(c, fi_trecv(c->ep, host->at, 1000, NULL, c->peer, 100, 0, CTX(1)));
+		EQ(outcome(c, c->rx), 0);
+		CHECK(same(host, 1000, 50));
+	}
+}
+/* A transfer of which a copy fails, at the sender or the receiver, and others behind it. */
+static void failing(int rank, int who, size_t n, int expected)
+{
+	struct ct c;
+	struct mem m, host;
+	int fails = rank == (who == SENDER ? 0 : 1);
+
+	if (fails)
+		stub("FAIL", "3");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(n, fails);
+	host = new_mem(1000, 0);
+	for (int i = 0; i < 6; i++) {
+		if (rank == 0)
+			fill(&m, n, i);
+		else
+			POST(&c, fi_trecv(c.ep, m.at, n, NULL, c.peer, i, 0, CTX(0)));
+		/* a message of a failed copy is not sent, so its receive stays posted */
+		if (rank == 0)
+			POST(&c, fi_tsend(c.ep, m.at, n, NULL, c.peer, i, CTX(0)));
+		if (rank == 0 || !(who == SENDER && i == 2)) {
+			int error = outcome(&c, rank ? c.rx : c.tx);
+
+			EQ(error, fails && i == 2 ? expected : 0);
+			if (rank == 1 && !error)
+				CHECK(same(&m, n, i));
+		}
+		ct_barrier(&c);
+	}
+	host_goes_on(&c, rank, &host);
+	ct_done(&c);
+}
+static void failing_send(int rank) { failing(rank, SENDER, 1000, FI_EIO); }
+static void failing_receive(int rank) { failing(rank, RECEIVER, 1000, FI_EIO); }
+static void failing_call(int rank)
+{
+	stub("FAIL_AT_CALL", "1");
+	failing(rank, RECEIVER, 1000, FI_EFAULT);
+}
+
+/* The first copy of a large message fails: its sender gets the error, and later messages go on. */
+static void failing_start(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+
+	if (rank == 0)
+		stub("FAIL", "1");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(2 << 20, rank == 0);
+	host = new_mem(1000, 0);
+	if (rank == 0) {
+		fill(&m, m.n, 1);
+		POST(&c, fi_tsend(c.ep, m.at, m.n, NULL, c.peer, 1, CTX(0)));
+		EQ(outcome(&c, c.tx), FI_EIO);
+		fill(&host, 1000, 50);
+		POST(&c, fi_tsend(c.ep, host.at, 1000, NULL, c.peer, 100, CTX(1)));
+		EQ(outcome(&c, c.tx), 0);
+	} else {
+		int error;
+
+		POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, 1, 0, CTX(0)));
+		POST(&c, fi_trecv(c.ep, host.at, 1000, NULL, c.peer, 100, 0, CTX(1)));
+		/* the receive of the failed message stays posted, or fails */
+		error = outcome(&c, c.rx);
+		if (error)
+			EQ(outcome(&c, c.rx), 0);
+		CHECK(same(&host, 1000, 50));
+	}
+	ct_done(&c);
+}
+
+/* A later copy of a large message fails: the message does at both ends, and later ones go on. */
+static void failing_middle(int rank, int who)
+{
+	struct ct c;
+	struct mem m, host;
+	int fails = rank == (who == SENDER ? 0 : 1), error;
+
+	/* the first bytes are on their way before so many copies are made ahead */
+	if (fails)
+		stub("FAIL", "7");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(2 << 20, fails);
+	host = new_mem(1000, 0);
+	if (rank == 0) {
+		fill(&m, m.n, 1);
+		POST(&c, fi_tsend(c.ep, m.at, m.n, NULL, c.peer, 1, CTX(0)));
+	} else {
+		POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, 1, 0, CTX(0)));
+	}
+	error = outcome(&c, rank ? c.rx : c.tx);
+	/* the sender may not know of a failure at the receiver */
+	CHECK(error || (rank == 0 && who == RECEIVER));
+	if (rank == 1 && fails)
+		EQ(error, FI_EIO);
+	ct_barrier(&c);
+	if (ct_type == FI_EP_MSG && who == SENDER) {
+		ct_close(&c);
+		return;
+	}
+	host_goes_on(&c, rank, &host);
+	ct_done(&c);
+}
+static void failing_middle_send(int rank) { failing_middle(rank, SENDER); }
+static void failing_middle_receive(int rank) { failing_middle(rank, RECEIVER); }
+
+/* A copy that is never complete: its transfer fails after FI_*_HMEM_TIMEOUT, others go on. */
+static void hanging(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+
+	copy_param("HMEM_TIMEOUT", "300");
+	if (rank == 1)
+		stub("HANG", "2");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(5000, rank == 1);
+	host = new_mem(5000, 0);
+	for (int i = 0; i < 3; i++) {
+		struct mem *b = i == 2 ? &host : &m;
+
+		if (rank == 0) {
+			fill(b, b->n, i);
+			POST(&c, fi_tsend(c.ep, b->at, b->n, NULL, c.peer, i, CTX(0)));
+			EQ(outcome(&c, c.tx), 0);
+		} else {
+			POST(&c, fi_trecv(c.ep, b->at, b->n, NULL, c.peer, i, 0, CTX(0)));
+			EQ(outcome(&c, c.rx), i == 1 ? FI_ETIMEDOUT : 0);
+			if (i != 1)
+				CHECK(same(b, b->n, i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
+/* The context is lost: transfers with memory of the device fail, with that of the host they do not. */
+static void lost_context(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+
+	if (rank == 1)
+		stub("LOSE", "2");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(5000, rank == 1);
+	host = new_mem(5000, 0);
+	for (int i = 0; i < 4; i++) {
+		if (rank == 0) {
+			fill(&m, m.n, i);
+			POST(&c, fi_tsend(c.ep, m.at, m.n, NULL, c.peer, i, CTX(0)));
+			EQ(outcome(&c, c.tx), 0);
+			fill(&host, host.n, i);
+			POST(&c, fi_tsend(c.ep, host.at, host.n, NULL, c.peer, 100 + i, CTX(0)));
+			EQ(outcome(&c, c.tx), 0);
+		} else {
+			/* after the loss the address is no device's any more, for the library: an early receive */
+			if (i < 2) {
+				POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, i, 0, CTX(0)));
+				EQ(outcome(&c, c.rx), i ? FI_EIO : 0);
+			} else {
+				POST(&c, fi_trecv(c.ep, host.at, host.n, NULL, c.peer, i, 0, CTX(0)));
+				EQ(outcome(&c, c.rx), 0);
+			}
+			POST(&c, fi_trecv(c.ep, host.at, host.n, NULL, c.peer, 100 + i, 0, CTX(0)));
+			EQ(outcome(&c, c.rx), 0);
+			CHECK(ct_same(host.host, host.n, i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
+/* Memory freed while it is registered: the peer's access fails, and nothing else does. */
+static void freed(int rank)
+{
+	struct ct c;
+	struct mem m;
+	struct region r;
+
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(100000, rank == 1);
+	r = share(&c, &m, REMOTE);
+	if (rank == 1)
+		EQ(acc->release(m.at), 0);
+	ct_barrier(&c);
+	if (rank == 0) {
+		int error;
+
+		POST(&c, fi_read(c.ep, m.at, m.n, NULL, c.peer, r.addr, r.key, CTX(0)));
+		error = outcome(&c, c.tx);
+		CHECK(error == FI_EFAULT || error == FI_EIO);
+		POST(&c, fi_write(c.ep, m.at, m.n, NULL, c.peer, r.addr, r.key, CTX(0)));
+		error = outcome(&c, c.tx);
+		CHECK(error == FI_EFAULT || error == FI_EIO);
+		POST(&c, fi_send(c.ep, m.at, 1000, NULL, c.peer, CTX(0)));
+		EQ(outcome(&c, c.tx), 0);
+	} else {
+		struct mem host = new_mem(1000, 0);
+
+		POST(&c, fi_recv(c.ep, host.at, 1000, NULL, c.peer, CTX(0)));
+		EQ(outcome(&c, c.rx), 0);
+	}
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* A region is closed while a peer reads it. */
+static void closed_region(int rank)
+{
+	struct ct c;
+	struct mem m;
+	struct region r;
+
+	stub("DELAY_US", "3000");
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(4 << 20, 1);
+	if (rank == 1)
+		fill(&m, m.n, 4);
+	r = share(&c, &m, REMOTE);
+	if (rank == 0) {
+		int error;
+
+		POST(&c, fi_read(c.ep, m.at, m.n, NULL, c.peer, r.addr, r.key, CTX(0)));
+		ct_send_oob("r", 1);
+		error = outcome(&c, c.tx);
+		/* all the bytes of the time before, or an error */
+		if (!error)
+			CHECK(same(&m, m.n, 4));
+	} else {
+		char x;
+
+		ct_recv_oob(&c, &x, 1);
+		ct_idle(&c, 8);
+	}
+	if (rank == 1) {
+		OK(fi_close(&mr->fid));
+		EQ(acc_fill(acc, m.at, 0, m.n), 0);
+	}
+	ct_barrier(&c);
+	if (rank == 0)
+		OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* fi_mr(3): iface "indicates the software interfaces used by the application to allocate and manage the memory region." */
+static void wrong_iface(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+	struct fi_mr_attr a = { .iov_count = 1, .access = FI_SEND | FI_RECV | REMOTE };
+	struct iovec v;
+	struct fid_mr *r;
+
+	(void)rank;
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(5000, 1);
+	host = new_mem(5000, 0);
+	a.mr_iov = &v;
+	v = (struct iovec){ host.at, host.n };
+	a.iface = acc->iface;
+	ERR(fi_mr_regattr(c.domain, &a, 0, &r), FI_EINVAL);
+	v = (struct iovec){ m.at, m.n };
+	a.iface = acc->iface == FI_HMEM_ROCR ? FI_HMEM_CUDA : FI_HMEM_ROCR;
+	ERR(fi_mr_regattr(c.domain, &a, 0, &r), FI_EINVAL);
+	a.iface = acc->iface;
+	OK(fi_mr_regattr(c.domain, &a, 0, &r));
+	OK(fi_close(&r->fid));
+	/* without an interface the provider finds it */
+	OK(fi_mr_reg(c.domain, m.at, m.n, REMOTE, 0, 5, 0, &r, NULL));
+	OK(fi_close(&r->fid));
+	ct_done(&c);
+}
+
+static int ask(uint64_t caps, struct fi_info **i)
+{
+	struct ct_opt o = { .caps = caps };
+	struct fi_info *h = ct_hints(&o);
+	int r = fi_getinfo(CT_VERSION, NULL, NULL, 0, h, i);
+
+	fi_freeinfo(h);
+	return r;
+}
+static int is_mapped(const char *name)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[1000];
+	int found = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		found |= strstr(line, name) != NULL;
+	fclose(f);
+	return found;
+}
+/* fi_getinfo(3): FI_HMEM is for those that ask for it: no library of a device is loaded for others. */
+static void only_on_request(int rank)
+{
+	struct fi_info *i;
+
+	(void)rank;
+	OK(ask(FI_MSG, &i));
+	CHECK(!(i->caps & FI_HMEM));
+	fi_freeinfo(i);
+	CHECK(!is_mapped(kind()->library));
+	if (ask(FI_MSG | FI_HMEM, &i) == -FI_ENODATA) {
+		load_runtime();
+		SKIP("not offered");
+	}
+	CHECK(i->caps & FI_HMEM);
+	CHECK(!(i->caps & FI_ATOMIC));
+	fi_freeinfo(i);
+	CHECK(is_mapped(kind()->library));
+	/* the processor would have to access the memory */
+	ERR(ask(FI_ATOMIC | FI_HMEM, &i), FI_ENODATA);
+	ERR(ask(FI_COLLECTIVE | FI_HMEM, &i), FI_ENODATA);
+}
+/* FI_HMEM=system: no library of a device is loaded, and FI_HMEM is not offered. */
+static void excluded(int rank)
+{
+	struct fi_info *i;
+
+	(void)rank;
+	setenv("FI_HMEM", "system", 1);
+	ERR(ask(FI_MSG | FI_HMEM, &i), FI_ENODATA);
+	CHECK(!is_mapped(kind()->library));
+}
+/* Libraries without a device. */
+static void no_device(int rank)
+{
+	struct fi_info *i;
+
+	(void)rank;
+	kind();
+	for (int index = 0; (acc = acc_of(index)); index++)
+		stub("DEVICES", "0");
+	ERR(ask(FI_MSG | FI_HMEM, &i), FI_ENODATA);
+}
+
+/* FI_HMEM=rocr: the library of another interface is not loaded. */
+static void named(int rank)
+{
+	struct fi_info *i;
+
+	(void)rank;
+	use_kind(1);
+	setenv("FI_HMEM", acc->name, 1);
+	if (ask(FI_MSG | FI_HMEM, &i) == -FI_ENODATA) {
+		load_runtime();
+		SKIP("not offered");
+	}
+	fi_freeinfo(i);
+	CHECK(is_mapped(acc->library));
+	use_kind(0);
+	CHECK(!is_mapped(acc->library));
+}
+/* A library without a device, and another one with one. */
+static void one_with_device(int rank)
+{
+	use_kind(0);
+	stub("DEVICES", "0");
+	use_kind(1);
+	messages(rank, BOTH, 1);
+}
+/* Devices of two kinds: a message has segments of both and of the host at each end. */
+static void two_kinds(int rank)
+{
+	enum { SEGMENTS = 3, LEN = 200000 };
+	struct ct c;
+	struct mem m[SEGMENTS];
+	struct iovec v[SEGMENTS];
+	struct fi_msg msg = { .msg_iov = v, .iov_count = SEGMENTS, .context = CTX(0) };
+
+	use_kind(1);
+	load_runtime();
+	use_kind(0);
+	open_hmem(&c, FI_MSG);
+	if (c.info->tx_attr->iov_limit < SEGMENTS)
+		SKIP("fewer segments");
+	msg.addr = c.peer;
+	for (int i = 0; i < SEGMENTS; i++) {
+		/* the segments of the receiver are of other kinds than those of the sender */
+		int of = (i + rank) % SEGMENTS;
+
+		if (of < 2)
+			use_kind(of);
+		m[i] = new_mem(LEN, of < 2);
+		v[i] = (struct iovec){ m[i].at, LEN };
+	}
+	for (int round = 0; round < 3; round++) {
+		if (rank == 0) {
+			for (int i = 0; i < SEGMENTS; i++)
+				fill(&m[i], LEN, round * SEGMENTS + i);
+			POST(&c, fi_sendmsg(c.ep, &msg, 0));
+			ct_sent(&c, CTX(0));
+		} else {
+			POST(&c, fi_recvmsg(c.ep, &msg, 0));
+			ct_recvd(&c, CTX(0), SEGMENTS * LEN);
+			for (int i = 0; i < SEGMENTS; i++)
+				CHECK(same(&m[i], LEN, round * SEGMENTS + i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+/* Copies without an order, as those of ROCm, end in another one than that of their calls. */
+static void reordered(int rank)
+{
+	for (int i = 0; (acc = acc_of(i)) && !strcmp(acc->name, "cuda");)
+		i++;
+	if (!acc)
+		SKIP_HERE("copies of a CUDA stream have an order");
+	stub("REORDER", "1");
+	stub("DELAY_US", "500");
+	messages(rank, BOTH, 1);
+}
+
+/*
+ * fi_endpoint(3): "If an endpoint's support of CUDA memory relies on making calls to CUDA API, it will return -FI_EOPNOTSUPP
+ * for the call to fi_setopt." "fi_setopt() will return -FI_EOPNOTSUPP if the mode requested cannot be supported by the provider."
+ */
+static void options(int rank)
+{
+	struct ct c;
+	bool permitted = true;
+	int p2p = -1;
+	size_t n = sizeof p2p;
+
+	(void)rank;
+	open_hmem(&c, FI_MSG);
+	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &permitted, sizeof permitted));
+	permitted = false;
+	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &permitted, sizeof permitted), FI_EOPNOTSUPP);
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &n));
+	EQ(p2p, FI_HMEM_P2P_DISABLED);
+	p2p = FI_HMEM_P2P_PREFERRED;
+	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
+	p2p = FI_HMEM_P2P_REQUIRED;
+	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p), FI_EOPNOTSUPP);
+	ct_done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "FI_HMEM is offered only to hints with it, without atomics and collectives", only_on_request, CT_SOLO | CT_REL },
+	{ "FI_HMEM=system loads no library of a device", excluded, CT_SOLO | CT_REL },
+	{ "FI_HMEM is not offered without a device", no_device, CT_SOLO | CT_REL },
+	{ "FI_HMEM names the interfaces with a library to load", named, CT_SOLO | CT_REL },
+	{ "FI_HMEM: messages between devices", messages_both, CT_REL },
+	{ "FI_HMEM: messages from a device to a host", messages_sender, CT_REL },
+	{ "FI_HMEM: messages from a host to a device", messages_receiver, CT_REL },
+	{ "FI_HMEM: tagged messages between devices", tagged_both, CT_REL },
+	{ "FI_HMEM: tagged messages from a device to a host", tagged_sender, CT_REL },
+	{ "FI_HMEM: tagged messages from a host to a device", tagged_receiver, CT_REL },
+	{ "FI_HMEM: copies that take milliseconds", slow_copies, CT_REL },
+	{ "FI_HMEM: copies that end in another order", reordered, CT_REL },
+	{ "FI_HMEM: a library without a device leaves the devices of another", one_with_device, CT_REL },
+	{ "FI_HMEM: segments of devices of two kinds in one message", two_kinds, CT_REL },
+	{ "FI_HMEM: less bounce memory than a message has", little_bounce_memory, CT_REL },
+	{ "FI_HMEM: many messages of devices and hosts at a time", many_messages, CT_REL },
+	{ "FI_HMEM: unexpected messages for devices", many_unexpected, CT_REL },
+	{ "FI_HMEM: a multi-receive buffer on a device", multi_recv, CT_REL },
+	{ "FI_HMEM: segments of devices and hosts in one message", mixed_segments, CT_REL },
+	{ "FI_HMEM: memory of a device is reusable after fi_inject", inject, CT_REL },
+	{ "FI_HMEM: reads and writes between devices", accesses_both, CT_REL },
+	{ "FI_HMEM: reads and writes of a host by a device", accesses_initiator, CT_REL },
+	{ "FI_HMEM: reads and writes of a device by a host", accesses_target, CT_REL },
+	{ "FI_HMEM: reads and writes with copies that take milliseconds", slow_accesses, CT_REL },
+	{ "FI_HMEM: a write's data is reported after its bytes are on the device", write_data, CT_REL },
+	{ "FI_HMEM: a truncated message writes nothing behind the receive", truncated, CT_REL },
+	{ "FI_HMEM: fi_cq_sread wakes for copies", blocking, CT_REL },
+	{ "FI_HMEM: a failed copy of a send is its error", failing_send, CT_REL },
+	{ "FI_HMEM: a failed copy of a receive is its error", failing_receive, CT_REL },
+	{ "FI_HMEM: a copy refused by the device is an error", failing_call, CT_REL },
+	{ "FI_HMEM: a failed copy of a large message is its sender's error", failing_start, CT_REL },
+	{ "FI_HMEM: a copy failing within a sent message fails it at both ends", failing_middle_send, CT_REL },
+	{ "FI_HMEM: a copy failing within a received message fails its receive", failing_middle_receive, CT_REL },
+	{ "FI_HMEM: a copy that never ends is an error in time", hanging, CT_REL },
+	{ "FI_HMEM: a lost context fails the transfers of the device alone", lost_context, CT_REL },
+	{ "FI_HMEM: memory freed while registered fails its accesses alone", freed, CT_REL },
+	{ "FI_HMEM: a region of a device closes while a peer reads it", closed_region, CT_REL },
+	{ "FI_HMEM: fi_mr_regattr refuses another interface's memory", wrong_iface, CT_REL },
+	{ "FI_HMEM: options FI_OPT_CUDA_API_PERMITTED and FI_OPT_FI_HMEM_P2P", options, CT_REL },
+};
+CT_MAIN("hmem", tests)

@@ -1,0 +1,289 @@
+//! CUDA: the driver API of `libcuda.so.1`.
+//!
+//! Copies run on streams of their own, in the primary context of their device. A thread of the
+//! library has no current context, so calls push it, and pop it again.
+use super::library::{DeviceLibrary, Loaded, calls};
+use crate::abi::fi_hmem_iface;
+use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
+use crate::error::{Error, Result};
+use crate::provider::Provider;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::{Mutex, MutexGuard};
+
+/// CUresult.
+type CuResult = c_int;
+/// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY and CUDA_ERROR_NOT_READY.
+const INVALID_VALUE: CuResult = 1;
+const OUT_OF_MEMORY: CuResult = 2;
+const NOT_READY: CuResult = 600;
+
+/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+const MEMORY_TYPE: c_int = 2;
+const DEVICE_ORDINAL: c_int = 9;
+/// CU_MEMORYTYPE_DEVICE
+const TYPE_DEVICE: c_uint = 2;
+
+/// CU_STREAM_NON_BLOCKING: the stream does not wait for the application's default stream.
+const NON_BLOCKING: c_uint = 1;
+/// CU_EVENT_DISABLE_TIMING
+const NO_TIMING: c_uint = 2;
+/// CU_MEMHOSTREGISTER_PORTABLE: for all contexts.
+const PORTABLE: c_uint = 1;
+
+type Context = *mut c_void;
+type Stream = *mut c_void;
+type Event = *mut c_void;
+type DevicePtr = u64;
+
+calls! {
+    /// Functions of the driver.
+    struct Calls {
+        init: c"cuInit" unsafe extern "C" fn(c_uint) -> CuResult,
+        device_count: c"cuDeviceGetCount" unsafe extern "C" fn(*mut c_int) -> CuResult,
+        device: c"cuDeviceGet" unsafe extern "C" fn(*mut c_int, c_int) -> CuResult,
+        retain: c"cuDevicePrimaryCtxRetain" unsafe extern "C" fn(*mut Context, c_int) -> CuResult,
+        push: c"cuCtxPushCurrent_v2" unsafe extern "C" fn(Context) -> CuResult,
+        pop: c"cuCtxPopCurrent_v2" unsafe extern "C" fn(*mut Context) -> CuResult,
+        attributes: c"cuPointerGetAttributes"
+            unsafe extern "C" fn(c_uint, *const c_int, *const *mut c_void, DevicePtr) -> CuResult,
+        stream: c"cuStreamCreate" unsafe extern "C" fn(*mut Stream, c_uint) -> CuResult,
+        event: c"cuEventCreate" unsafe extern "C" fn(*mut Event, c_uint) -> CuResult,
+        record: c"cuEventRecord" unsafe extern "C" fn(Event, Stream) -> CuResult,
+        query: c"cuEventQuery" unsafe extern "C" fn(Event) -> CuResult,
+        to_host: c"cuMemcpyDtoHAsync_v2"
+            unsafe extern "C" fn(*mut c_void, DevicePtr, usize, Stream) -> CuResult,
+        to_device: c"cuMemcpyHtoDAsync_v2"
+            unsafe extern "C" fn(DevicePtr, *const c_void, usize, Stream) -> CuResult,
+        pin: c"cuMemHostRegister_v2" unsafe extern "C" fn(*mut c_void, usize, c_uint) -> CuResult,
+        unpin: c"cuMemHostUnregister" unsafe extern "C" fn(*mut c_void) -> CuResult,
+        error_name: c"cuGetErrorName" unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult,
+    }
+}
+
+/// CUDA with the devices of this process.
+struct Cuda {
+    calls: Calls,
+    provider: &'static Provider,
+    devices: Vec<Mutex<Option<CudaDevice>>>,
+}
+
+/// Device in use: its primary context, and streams for the copies in each direction.
+#[derive(Clone)]
+struct CudaDevice {
+    context: Context,
+    to_host: Stream,
+    to_device: Stream,
+    /// Events of ended copies, for others.
+    events: Vec<Event>,
+}
+
+// SAFETY: contexts, streams and events of CUDA are usable in any thread.
+unsafe impl Send for CudaDevice {}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} CUDA devices", self.devices.len())
+    }
+}
+
+/// Loads the driver and counts the devices.
+pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInterface> {
+    let library = DeviceLibrary::load("libcuda.so.1")?;
+    let calls = Calls::load(&library)?;
+    library.keep();
+    let mut count = 0;
+    // SAFETY: the driver is initialized first; it writes to the number.
+    let result = unsafe {
+        match (calls.init)(0) {
+            0 => (calls.device_count)(&raw mut count),
+            error => error,
+        }
+    };
+    if result != 0 || count <= 0 {
+        return Err(format!("{count} devices, {}", calls.name_of(result)));
+    }
+    let devices = (0..count).map(|_| Mutex::new(None)).collect();
+    Ok(Box::leak(Box::new(Cuda { calls, provider, devices })))
+}
+
+impl Calls {
+    /// Returns the name of a result: `CUDA_ERROR_NO_DEVICE`.
+    fn name_of(&self, result: CuResult) -> String {
+        let mut name = core::ptr::null();
+        // SAFETY: the driver writes to the pointer.
+        let found = unsafe { (self.error_name)(result, &raw mut name) };
+        if found != 0 || name.is_null() {
+            return format!("CUDA error {result}");
+        }
+        // SAFETY: the name is a C string that stays.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+}
+
+impl Cuda {
+    /// Converts a result of the driver; an error is logged with the name of the call.
+    fn check(&self, call: &str, result: CuResult) -> Result {
+        if result == 0 {
+            return Ok(());
+        }
+        let name = self.calls.name_of(result);
+        crate::log_sparsely!(self.provider, WARN, DOMAIN, "{call} failed: {name}");
+        Err(match result {
+            INVALID_VALUE => Error::FAULT,
+            OUT_OF_MEMORY => Error::NOMEM,
+            _ => Error::IO,
+        })
+    }
+
+    fn device(&self, device: u32) -> Result<MutexGuard<'_, Option<CudaDevice>>> {
+        let device = self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        Ok(device.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Runs `work` with the primary context of a device as current context of this thread.
+    fn with<T>(&self, device: u32, work: impl FnOnce(&mut CudaDevice) -> Result<T>) -> Result<T> {
+        let mut guard = self.device(device)?;
+        let context = match &*guard {
+            Some(open) => open.context,
+            None => self.retain(device)?,
+        };
+        // SAFETY: the context stays retained.
+        self.check("cuCtxPushCurrent", unsafe { (self.calls.push)(context) })?;
+        let open = match &mut *guard {
+            Some(open) => Ok(open),
+            none => self.open(context).map(|open| none.insert(open)),
+        };
+        let result = open.and_then(work);
+        let mut popped = core::ptr::null_mut();
+        // SAFETY: the driver writes to the pointer.
+        let _ = unsafe { (self.calls.pop)(&raw mut popped) };
+        result
+    }
+
+    /// Retains the primary context of a device.
+    fn retain(&self, device: u32) -> Result<Context> {
+        let (mut number, mut context) = (0, core::ptr::null_mut());
+        // SAFETY: the driver writes to the number and to the pointer.
+        unsafe {
+            self.check("cuDeviceGet", (self.calls.device)(&raw mut number, device as c_int))?;
+            let retained = (self.calls.retain)(&raw mut context, number);
+            self.check("cuDevicePrimaryCtxRetain", retained)?;
+        }
+        Ok(context)
+    }
+
+    /// Creates the streams of a device with its context current.
+    fn open(&self, context: Context) -> Result<CudaDevice> {
+        let stream = || {
+            let mut stream = core::ptr::null_mut();
+            // SAFETY: the driver writes to the pointer.
+            let created = unsafe { (self.calls.stream)(&raw mut stream, NON_BLOCKING) };
+            self.check("cuStreamCreate", created).map(|()| stream)
+        };
+        let (to_host, to_device) = (stream()?, stream()?);
+        Ok(CudaDevice { context, to_host, to_device, events: Vec::new() })
+    }
+
+    /// Returns an unused event.
+    fn event(&self, device: &mut CudaDevice) -> Result<Event> {
+        if let Some(event) = device.events.pop() {
+            return Ok(event);
+        }
+        let mut event = core::ptr::null_mut();
+        // SAFETY: the driver writes to the pointer.
+        let created = unsafe { (self.calls.event)(&raw mut event, NO_TIMING) };
+        self.check("cuEventCreate", created).map(|()| event)
+    }
+}
+
+impl DeviceInterface for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn number(&self) -> u32 {
+        fi_hmem_iface::FI_HMEM_CUDA as u32
+    }
+
+    fn device_of(&self, addr: usize) -> Option<u32> {
+        let (mut memory_type, mut ordinal) = (0 as c_uint, -1 as c_int);
+        let names = [MEMORY_TYPE, DEVICE_ORDINAL];
+        let values: [*mut c_void; 2] = [(&raw mut memory_type).cast(), (&raw mut ordinal).cast()];
+        // SAFETY: the driver writes to the two numbers. For memory of the host, known to it or not,
+        // it answers with success and another type, or with an error.
+        let result = unsafe {
+            (self.calls.attributes)(2, names.as_ptr(), values.as_ptr(), addr as DevicePtr)
+        };
+        let is_device = result == 0 && memory_type == TYPE_DEVICE;
+        is_device.then(|| u32::try_from(ordinal).ok()).flatten()
+    }
+
+    unsafe fn start_copy(
+        &self,
+        device: u32,
+        direction: CopyDirection,
+        addr: usize,
+        host: *mut u8,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        self.with(device, |device| {
+            let event = self.event(device)?;
+            let at = addr as DevicePtr;
+            // SAFETY: by the contract of the trait; the streams and the event are of the current
+            // context.
+            let (call, result, stream) = unsafe {
+                match direction {
+                    CopyDirection::ToHost => {
+                        let stream = device.to_host;
+                        let copied = (self.calls.to_host)(host.cast(), at, len, stream);
+                        ("cuMemcpyDtoHAsync", copied, stream)
+                    }
+                    CopyDirection::ToDevice => {
+                        let stream = device.to_device;
+                        let copied = (self.calls.to_device)(at, host.cast(), len, stream);
+                        ("cuMemcpyHtoDAsync", copied, stream)
+                    }
+                }
+            };
+            let recorded = self.check(call, result).and_then(|()| {
+                // SAFETY: as above.
+                self.check("cuEventRecord", unsafe { (self.calls.record)(event, stream) })
+            });
+            match recorded {
+                Ok(()) => Ok(CopyTicket(event as usize)),
+                Err(error) => {
+                    device.events.push(event);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn poll_copy(&self, device: u32, ticket: &CopyTicket) -> Result<bool> {
+        let event = ticket.0 as Event;
+        // SAFETY: the event is one of `start_copy`.
+        let result = unsafe { (self.calls.query)(event) };
+        if result == NOT_READY {
+            return Ok(false);
+        }
+        if let Ok(mut guard) = self.device(device) {
+            if let Some(open) = &mut *guard {
+                open.events.push(event);
+            }
+        }
+        self.check("cuEventQuery", result).map(|()| true)
+    }
+
+    unsafe fn pin(&self, host: *mut u8, len: usize) -> Result {
+        self.with(0, |_| {
+            // SAFETY: by the contract of the trait.
+            let pinned = unsafe { (self.calls.pin)(host.cast(), len, PORTABLE) };
+            self.check("cuMemHostRegister", pinned)
+        })
+    }
+
+    fn unpin(&self, host: *mut u8) {
+        // SAFETY: the driver answers with an error for memory that is not registered.
+        let _ = self.with(0, |_| Ok(unsafe { (self.calls.unpin)(host.cast()) }));
+    }
+}

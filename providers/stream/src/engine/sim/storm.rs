@@ -1,0 +1,59 @@
+//! Connection storms: a thousand nodes calling one another at the same time, with lossy listeners.
+use super::{RingSim, choices};
+use ofi_provider::abi::FI_COMPLETION;
+use ofi_simulation::{NodeConfig, SimRandom};
+
+/// Bytes of a message.
+const LEN: usize = 64;
+
+/// Connections in the queue of a listener, and the share of lost requests.
+const BACKLOG: usize = 16;
+const LOST: usize = 8;
+
+/// Creates so many nodes over sockets, with this limit of the connections of each.
+fn nodes(count: usize, limit: Option<usize>) -> RingSim {
+    let settings = choices()[0].iter().find(|one| one.max_connections == limit).unwrap();
+    let sim = RingSim::with(7, |plan, world| {
+        (plan.nodes, plan.unknown_peers, plan.shortage, plan.accesses) = (count, 0, 0, 0);
+        (plan.shape, plan.parts, plan.hostile) = (NodeConfig::Single, 1, false);
+        (plan.tx_size, plan.cq_size) = (64, 4096);
+        (world.settings, world.batched, world.batch_flusher) = (settings, false, true);
+    });
+    let mut inside = sim.world.world();
+    (inside.losses.one_in, inside.losses.backlog) = (LOST, BACKLOG);
+    drop(inside);
+    sim
+}
+
+/// Has all nodes send to the first one and to another one at once. Returns the operations.
+fn storm(sim: &mut RingSim, count: usize, random: &mut SimRandom) -> Vec<usize> {
+    let mut ops = Vec::new();
+    for node in 1..count {
+        for to in [random.below(count), 0].into_iter().filter(|to| *to != node) {
+            ops.push(sim.receive_now((to, 0), LEN));
+            ops.push(sim.send_immediately(node, (to, 0), LEN, FI_COMPLETION));
+        }
+    }
+    ops
+}
+
+fn run(count: usize, limit: Option<usize>) {
+    let mut sim = nodes(count, limit);
+    let mut random = SimRandom::new(11);
+    let ops = storm(&mut sim, count, &mut random);
+    sim.settle();
+    let failed = ops.iter().filter(|id| !sim.is_over(**id) || sim.failure(**id).is_some());
+    assert_eq!(failed.count(), 0, "of {} operations", ops.len());
+    assert!(sim.world.world().losses.count > count / 2, "requests were lost");
+    sim.end_all();
+}
+
+#[test]
+fn messages_of_a_thousand_peers_arrive_although_listeners_lose_their_calls() {
+    run(1000, None);
+}
+
+#[test]
+fn messages_of_hundreds_of_peers_arrive_over_few_connections() {
+    run(300, Some(3));
+}

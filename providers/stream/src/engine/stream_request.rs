@@ -1,0 +1,89 @@
+//! Connection request at a passive endpoint.
+use crate::accept_queue::PendingConn;
+use crate::conn_quota::UnknownPeerConn;
+use crate::repeated_requests::{KnownRequest, NumberedRequests, RequestLink};
+use crate::transport::ByteLink;
+use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures};
+use ofi_provider::error::{Error, Result};
+use std::sync::Arc;
+
+/// Connection request at a passive endpoint, until the application responds.
+#[derive(Debug)]
+pub struct StreamRequest<L> {
+    link: Arc<RequestLink<L>>,
+    /// The caller repeats the request after the loss of its socket.
+    is_repeated: bool,
+    order: ByteOrder,
+    /// Protocol extensions of the connecting peer beyond upstream libfabric.
+    knows: PeerFeatures,
+    /// Counts the connection among those of unknown peers until the application answers.
+    _unknown_conn: UnknownPeerConn,
+    /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
+    /// a weak reference.
+    _pending: Arc<()>,
+}
+
+impl<L: ByteLink> StreamRequest<L> {
+    /// Creates the request of a caller, among the numbered ones of a passive endpoint. Returns none for
+    /// a request repeated by its caller. `pending` is dropped with it, when the application answers.
+    pub fn admit(
+        numbered: &mut NumberedRequests<L>,
+        caller: PendingConn<L>,
+        message: &CmMessage,
+        pending: Arc<()>,
+    ) -> Option<Self> {
+        match numbered.find(message, &caller.from) {
+            None => {}
+            Some(KnownRequest::Unanswered(link)) => {
+                link.replace(caller.link);
+                return None;
+            }
+            Some(KnownRequest::Answered) => {
+                let _ = caller.link.send(&reject_reason(&[]));
+                return None;
+            }
+        }
+        let from = caller.from.clone();
+        let request = Self::new(caller, message, pending);
+        numbered.add(message, &from, &request.link);
+        Some(request)
+    }
+
+    fn new(caller: PendingConn<L>, message: &CmMessage, pending: Arc<()>) -> Self {
+        let PendingConn { link, unknown_conn, .. } = caller;
+        Self {
+            link: Arc::new(RequestLink::new(link)),
+            is_repeated: message.number.is_some(),
+            order: message.order,
+            knows: message.knows,
+            _unknown_conn: unknown_conn,
+            _pending: pending,
+        }
+    }
+
+    /// The connection.
+    pub fn link(&self) -> &RequestLink<L> {
+        &self.link
+    }
+
+    /// Returns true if the caller repeats the request after the loss of its socket.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.is_repeated
+    }
+
+    /// Byte order and features of the caller.
+    pub(super) fn caller(&self) -> (ByteOrder, PeerFeatures) {
+        (self.order, self.knows)
+    }
+}
+
+impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
+    fn reject(self, param: &[u8]) -> Result {
+        self.link.take().ok_or(Error::CONNRESET)?.send(&reject_reason(param))?;
+        Ok(())
+    }
+}
+
+fn reject_reason(data: &[u8]) -> Vec<u8> {
+    CmMessage::encode(CmType::Nack, PeerFeatures::default(), data)
+}
