@@ -88,9 +88,9 @@ impl Drop for UnknownPeerConn {
 
 /// Counts a listener as long as this value lives.
 #[derive(Debug)]
-pub struct SimDoorbell;
+pub struct CountedListener;
 
-impl SimDoorbell {
+impl CountedListener {
     /// Counts a newly opened listener.
     pub fn open() -> Self {
         book().listeners += 1;
@@ -98,7 +98,7 @@ impl SimDoorbell {
     }
 }
 
-impl Drop for SimDoorbell {
+impl Drop for CountedListener {
     fn drop(&mut self) {
         book().listeners -= 1;
     }

@@ -474,6 +474,7 @@ impl<S: LinkListener> LinkListener for PskListener<S> {
         fn id(&self) -> <S::Link as ByteLink>::Id;
         fn listen(&self, backlog: i32) -> Result;
         fn stop_listening(&self);
+        fn waiting(&self) -> usize;
     }
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {

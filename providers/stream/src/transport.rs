@@ -327,6 +327,11 @@ pub trait LinkListener: Debug + Send + 'static {
     /// of the listener. A child's copy ends nothing.
     fn stop_listening(&self);
 
+    /// Returns the number of links waiting to be accepted. 1 if it is unknown.
+    fn waiting(&self) -> usize {
+        1
+    }
+
     /// Accepts a waiting link, with its source address: the address of the connecting endpoint
     /// except for the port, named by the endpoint itself. Fails with -FI_EAGAIN if none waits, and
     /// with -FI_ECONNABORTED for a link not accepted for any reason: there may be another.

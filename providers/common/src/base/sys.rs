@@ -10,13 +10,13 @@ use rustix::net::{self, AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, So
 use rustix::process::{Pid, Resource, getrlimit, test_kill_process};
 use rustix::rand::GetRandomFlags;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
 };
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -332,10 +332,21 @@ pub(crate) fn sysconf(what: libc::c_int) -> usize {
     usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
 }
 
-/// Returns the maximum number of open descriptors of the process (RLIMIT_NOFILE).
+/// Returns the maximum number of open descriptors of the process (RLIMIT_NOFILE). A change shows
+/// within a tenth of a second: engines ask in each progress iteration.
 pub fn max_descriptors() -> usize {
-    let limit = getrlimit(Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    static READ_AT: AtomicU64 = AtomicU64::new(0);
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    // Tenths of a second, none of them 0.
+    let tenth = now.tv_sec as u64 * 10 + now.tv_nsec as u64 / 100_000_000 + 1;
+    if READ_AT.load(Ordering::Acquire) != tenth {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        KNOWN.store(limit, Ordering::Relaxed);
+        READ_AT.store(tenth, Ordering::Release);
+    }
+    KNOWN.load(Ordering::Relaxed)
 }
 
 /// Epoll instance, reporting the ready descriptors.

@@ -311,8 +311,8 @@ impl CorePassiveEp {
         Ok(name)
     }
 
-    /// Returns the descriptors used by connections of the process, their maximum, and if connections
-    /// wait at the listener ([`OPT_CONN_USAGE`]). Fails if the core provider does not report them.
+    /// Returns the descriptors used by connections of the process, their maximum, and the number
+    /// of connections waiting at the listener for space ([`OPT_CONN_USAGE`]). Fails if the core provider does not report them.
     pub fn conn_usage(&self) -> Result<[usize; 3]> {
         let mut usage = [0u64; 3];
         let mut len = size_of_val(&usage);

@@ -32,7 +32,7 @@ pub const OPT_PEER_ENDED: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f05;
 
 /// Option of passive endpoints (fi_getopt(3), 24 bytes): three numbers of 8 bytes each. The first is
 /// the number of descriptors used by connections of the process, the second their maximum, and the
-/// third is not 0 if a connection waits at the listener for space.
+/// third is the number of connections waiting at the listener for space.
 pub const OPT_CONN_USAGE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f07;
 
 /// Option of passive endpoints (fi_setopt(3), 1 byte). With [`ACCEPT_WITHIN_LIMIT`] connections wait at

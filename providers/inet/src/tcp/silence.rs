@@ -88,6 +88,15 @@ impl AckState {
     }
 }
 
+/// Returns the number of connections in the accept queue of a listening socket; none if it is unknown.
+pub(super) fn accept_queue_len(listener: &StreamSocket) -> Option<usize> {
+    let mut bytes = [0; 28];
+    let len = listener.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).ok()?;
+    // tcpi_unacked, which has another meaning for connections.
+    let queued = u32::from_ne_bytes(*bytes[..len].get(24..28)?.first_chunk()?);
+    usize::try_from(queued).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +160,18 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = super::super::sock::TcpSocket::new(&any).unwrap();
         assert!(AckState::of(&socket.0).is_some_and(|acks| !acks.is_unanswered));
+    }
+
+    #[test]
+    fn accept_queue_counts_connections_not_accepted_yet() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = super::super::sock::TcpSocket::new(&any).unwrap();
+        listener.bind_listener(&any, None).unwrap();
+        listener.0.listen(8).unwrap();
+        let at = listener.local_addr().unwrap();
+        let _connected = [(); 3].map(|()| std::net::TcpStream::connect(at).unwrap());
+        assert_eq!(accept_queue_len(&listener.0), Some(3));
+        drop(listener.accept().unwrap());
+        assert_eq!(accept_queue_len(&listener.0), Some(2));
     }
 }

@@ -4,6 +4,7 @@ use super::config::config;
 use super::info;
 use super::multipath;
 use super::ring::{Ring, RingOp};
+use super::silence::accept_queue_len;
 use super::sock::TcpSocket;
 use crate::plug_in::{self, provider, variable};
 use core::time::Duration;
@@ -255,6 +256,10 @@ impl LinkListener for TcpSocket {
 
     fn stop_listening(&self) {
         self.0.stop_listening();
+    }
+
+    fn waiting(&self) -> usize {
+        accept_queue_len(&self.0).unwrap_or(1)
     }
 
     fn accept(&self) -> Result<(Self, Addr)> {

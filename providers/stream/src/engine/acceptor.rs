@@ -42,7 +42,7 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
                 // The poller reports whether another connection waits.
                 break;
             }
-            if !IdleCloser::new(self.rx).make_space(1) {
+            if !self.make_space(ep_id) {
                 self.rx.tx.io.await_space(ep_id);
                 return;
             }
@@ -61,7 +61,7 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
                         (_, PendingConnState::Over) => {}
                     }
                 }
-                Err(error) if is_out_of_descriptors(error) && self.awaits_end() => {
+                Err(error) if is_out_of_descriptors(error) && self.awaits_end(ep_id) => {
                     self.rx.tx.io.await_space(ep_id);
                     return;
                 }
@@ -86,12 +86,20 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     }
 
     /// Closes idle connections after a lack of descriptors. Returns true if some are about to end.
-    fn awaits_end(&mut self) -> bool {
+    fn awaits_end(&mut self, ep_id: u32) -> bool {
         let io = &mut self.rx.tx.io;
         let used = io.used_descriptors();
         io.limit.shortage.note(io.net.now(), used);
-        IdleCloser::new(self.rx).make_space(1);
+        self.make_space(ep_id);
         self.rx.tx.io.limit.is_any_ending()
+    }
+
+    /// Closes idle connections at the limit, for those waiting at an endpoint's listener. Returns true if
+    /// one may be accepted now.
+    fn make_space(&mut self, ep_id: u32) -> bool {
+        IdleCloser::new(self.rx).make_space(|rx| {
+            rx.tx.io.listeners.get(ep_id).map_or(1, |listener| listener.waiting().max(1))
+        })
     }
 
     /// Reads from a pending connection reported by the poller, and responds to a complete request.

@@ -190,7 +190,7 @@ impl Connector {
     /// allow.
     #[inline(never)]
     pub(super) fn call_next<N: ShmTransport>(&mut self, rx: &mut RxPath<N>) {
-        if !IdleCloser::new(rx).make_space(self.line.len()) {
+        if !IdleCloser::new(rx).make_space(|_| self.line.len()) {
             return;
         }
         let tx = &mut rx.tx;

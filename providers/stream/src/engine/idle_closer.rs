@@ -273,15 +273,16 @@ impl<'a, N: ShmTransport> IdleCloser<'a, N> {
         }
     }
 
-    /// Makes space for so many connections at the limit: closes those idle longest. Returns true if a
+    /// Makes space at the limit for waiting connections: closes those idle longest. Returns true if a
     /// connection may be opened now. Otherwise the engine's timer expires when there may be space.
     #[inline(never)]
-    pub(super) fn make_space(&mut self, waiting: usize) -> bool {
+    pub(super) fn make_space(&mut self, waiting: impl Fn(&RxPath<N>) -> usize) -> bool {
         if self.rx.tx.io.has_space() {
             return true;
         }
         let now = self.rx.tx.io.net.now();
         self.end_half_closed_waits(now);
+        let waiting = waiting(self.rx);
         let TxPath { io, .. } = &mut self.rx.tx;
         let conns = &io.conns;
         let is_ending =

@@ -1,7 +1,7 @@
 //! Listeners of an engine's endpoints.
 use super::ep::StreamEngineEp;
 use super::tokens::TOKEN_LISTENER;
-use crate::conn_quota::SimDoorbell;
+use crate::conn_quota::CountedListener;
 use crate::transport::{LinkListener, LinkPoller, Transport};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Result;
@@ -17,7 +17,7 @@ pub const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 
 /// Listeners, by endpoint number.
 pub(super) struct Listeners<N: Transport> {
-    open: HashMap<u32, (N::Listener, SimDoorbell)>,
+    open: HashMap<u32, (N::Listener, CountedListener)>,
     /// Sockets bound to addresses assigned to endpoints (fi_setname), until the endpoints listen.
     bound: HashMap<u32, N::Listener>,
     /// Endpoints with a paused listener: it could not accept for lack of descriptors or memory, and
@@ -61,7 +61,7 @@ impl<N: Transport> Listeners<N> {
         let token = TOKEN_LISTENER | u64::from(ep_id);
         net.poller().add(listener.id(), token, Interest::READ)?;
         ep.identity.local = local;
-        self.open.insert(ep_id, (listener, SimDoorbell::open()));
+        self.open.insert(ep_id, (listener, CountedListener::open()));
         Ok(())
     }
 

@@ -74,6 +74,10 @@ impl<S: LinkListener> LinkListener for FirstListener<S> {
         self.listener.stop_listening();
     }
 
+    fn waiting(&self) -> usize {
+        self.listener.waiting()
+    }
+
     fn accept(&self) -> Result<(Self::Link, Addr)> {
         let (link, from) = self.listener.accept()?;
         Ok((RailLink::new(link, self.own.as_ref()), from))

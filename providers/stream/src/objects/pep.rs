@@ -1,6 +1,6 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::accept_queue::{self, AcceptQueue, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
-use crate::conn_quota::{self, SimDoorbell};
+use crate::conn_quota::{self, CountedListener};
 use crate::engine::{
     ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_out_of_descriptors, is_shortage, max_conns,
     used_descriptors,
@@ -77,8 +77,9 @@ struct PendingAcceptReq {
 struct AcceptLimit {
     is_limited: bool,
     may_exceed: bool,
-    /// Connections wait at the listener for space, or for a descriptor.
-    is_blocking: bool,
+    /// Number of connections waiting at the listener for space, or for a descriptor.
+    waiting: usize,
+    /// They wait for a descriptor.
     is_short: bool,
 }
 
@@ -88,7 +89,7 @@ struct StreamPepState<N: ShmTransport> {
     backlog: c_int,
     /// Listener created by fi_setname, until the endpoint listens.
     bound: Option<N::Listener>,
-    listener: Option<(N::Listener, SimDoorbell)>,
+    listener: Option<(N::Listener, CountedListener)>,
     /// Requests known to the application, oldest first; answered ones may be among them.
     unanswered: VecDeque<PendingAcceptReq>,
     /// Requests repeated by their callers after the loss of a socket.
@@ -143,7 +144,7 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
         };
         listener.listen(state.backlog)?;
         state.net.poller().add(listener.id(), LISTENER, Interest::READ)?;
-        state.listener = Some((listener, SimDoorbell::open()));
+        state.listener = Some((listener, CountedListener::open()));
         state.reporter.listen(eq, fid);
         Ok(())
     }
@@ -187,9 +188,9 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
         // Requests that were answered are connections.
         state.unanswered.retain(|request| request.request.strong_count() > 0);
         let [used, max] = state.conn_usage();
-        let AcceptLimit { is_blocking, is_short, .. } = state.limit;
+        let AcceptLimit { waiting, is_short, .. } = state.limit;
         let max = if is_short { max.min(used) } else { max };
-        let usage = [used, max, usize::from(is_blocking || is_short)];
+        let usage = [used, max, waiting];
         let bytes = value.first_chunk_mut::<24>().ok_or(Error::TOOSMALL)?;
         for (bytes, number) in bytes.chunks_exact_mut(8).zip(usage) {
             bytes.copy_from_slice(&(number as u64).to_ne_bytes());
@@ -254,11 +255,11 @@ impl<N: ShmTransport> StreamPepState<N> {
             if !self.make_space() {
                 return self.wait(SPACE_DELAY);
             }
+            let Some((listener, _)) = &self.listener else { return };
             if self.is_at_limit() {
-                self.limit.is_blocking = true;
+                self.limit.waiting = listener.waiting().max(1);
                 return self.wait(LIMIT_DELAY);
             }
-            let Some((listener, _)) = &self.listener else { return };
             match listener.accept() {
                 Ok((link, from)) => {
                     self.limit =
@@ -273,6 +274,7 @@ impl<N: ShmTransport> StreamPepState<N> {
                 Err(Error::CONNABORTED | Error::INTR) => {}
                 Err(error) if is_out_of_descriptors(error) && self.limit.is_limited => {
                     self.limit.is_short = true;
+                    self.limit.waiting = listener.waiting().max(1);
                     return self.wait(LIMIT_DELAY);
                 }
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {

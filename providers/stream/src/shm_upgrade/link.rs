@@ -724,6 +724,10 @@ where
         self.carrier.stop_listening();
     }
 
+    fn waiting(&self) -> usize {
+        self.carrier.waiting()
+    }
+
     fn accept(&self) -> Result<(Self::Link, Addr)> {
         let (carrier, from) = self.carrier.accept()?;
         Ok((UpgradableLink::new(carrier), from))

@@ -163,7 +163,7 @@ struct Wire {
     made: bool,
     /// Address of the connecting endpoint, existing or not, and of the listener.
     caller: SocketAddr,
-    doorbell: SocketAddr,
+    listener: SocketAddr,
     directions: [LinkDirection; 2],
 }
 
@@ -190,7 +190,7 @@ enum LinkEvent {
     Failed { error: Error, data: Vec<u8> },
 }
 
-struct LinkDoorbell {
+struct SimListener {
     at: SocketAddr,
     reporter: Arc<Mutex<ConnReqReporter>>,
 }
@@ -205,7 +205,7 @@ pub(super) struct RxmWorld {
     pub(super) spoils: u64,
     ports: Vec<Option<WirePort>>,
     pools: Vec<Option<VecDeque<RecvOp>>>,
-    doorbells: Vec<LinkDoorbell>,
+    listeners: Vec<SimListener>,
     wires: Vec<Option<Wire>>,
     /// Events by link and side; those of one end stay in order.
     events: Vec<(usize, usize, LinkEvent)>,
@@ -245,7 +245,7 @@ impl RxmWorld {
             spoils: 0,
             ports: Vec::new(),
             pools: Vec::new(),
-            doorbells: Vec::new(),
+            listeners: Vec::new(),
             wires: Vec::new(),
             events: Vec::new(),
             next_port: 20_000,
@@ -493,8 +493,8 @@ impl RxmWorld {
         let Some(wire) = &mut self.wires[id] else { return };
         match events {
             LinkEvent::Called { data } => {
-                let doorbell = self.doorbells.iter().find(|doorbell| doorbell.at == wire.doorbell);
-                let Some(doorbell) = doorbell else {
+                let listener = self.listeners.iter().find(|listener| listener.at == wire.listener);
+                let Some(listener) = listener else {
                     let (error, data) = (Error::CONNREFUSED, Vec::new());
                     self.events.push((id, 0, LinkEvent::Failed { error, data }));
                     return;
@@ -502,8 +502,8 @@ impl RxmWorld {
                 let mut from = wire.caller;
                 self.next_port = self.next_port.wrapping_add(1).max(20_000);
                 from.set_port(self.next_port);
-                let (at, from) = (Addr::Ip(doorbell.at).to_bytes(), Addr::Ip(from).to_bytes());
-                let reporter = doorbell.reporter.clone();
+                let (at, from) = (Addr::Ip(listener.at).to_bytes(), Addr::Ip(from).to_bytes());
+                let reporter = listener.reporter.clone();
                 let ends = [Some(&*at), Some(&*from)];
                 let reporter = reporter.lock().unwrap();
                 reporter.announce(WireRequest { wire: id }, ends, data, |_| Ok(())).unwrap();
@@ -554,7 +554,7 @@ impl RxmWorld {
             let hosts = [one.ip(), other.ip()];
             if !wire.made {
                 // A call that has not arrived is lost.
-                let ends = [wire.caller.ip(), wire.doorbell.ip()];
+                let ends = [wire.caller.ip(), wire.listener.ip()];
                 let called = |events: &&mut (usize, usize, LinkEvent)| {
                     events.0 == id && matches!(events.2, LinkEvent::Called { .. })
                 };
@@ -595,7 +595,7 @@ impl RxmWorld {
         [
             self.ports.iter().flatten().count(),
             self.pools.iter().flatten().count(),
-            self.doorbells.len(),
+            self.listeners.len(),
             self.wires.iter().flatten().count(),
         ]
     }

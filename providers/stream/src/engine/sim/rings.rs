@@ -8,10 +8,11 @@ use super::unknown_peer::{first_sent, later_sent};
 use super::{SimRandom, look};
 use crate::settings::StreamSettings;
 use crate::transport::{
-    ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
-    TIMER_TOKEN, Transport, ZeroCopyLink, ZerocopyDone,
+    ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkPoller, TIMER_TOKEN,
+    Transport, ZeroCopyLink, ZerocopyDone,
 };
 use faults::{DialRepeats, ListenerLosses, is_local};
+use listener::RingListener;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
@@ -492,7 +493,7 @@ impl CarrierPoller<RingId> for Rings {
 
 impl Transport for Rings {
     type Link = RingCursor;
-    type Listener = RingDoorbell;
+    type Listener = RingListener;
     type Poller = Self;
     type Flusher = RingFlusher;
 
@@ -562,7 +563,7 @@ impl Transport for Rings {
         Ok(RingCursor { net: self.clone(), pipe: id, side: 0 })
     }
 
-    fn bind(&self, at: &Addr) -> Result<(RingDoorbell, Addr)> {
+    fn bind(&self, at: &Addr) -> Result<(RingListener, Addr)> {
         let mut world = self.world();
         let mut at = at.clone();
         if at.port() == 0 {
@@ -574,51 +575,7 @@ impl Transport for Rings {
         }
         world.listeners.push(Some(SimListener { at: at.clone(), waiting: VecDeque::new() }));
         let id = world.listeners.len() - 1;
-        Ok((RingDoorbell { net: self.clone(), id }, at))
-    }
-}
-
-/// Listener of the simulated world.
-#[derive(Debug)]
-pub struct RingDoorbell {
-    net: Rings,
-    id: usize,
-}
-
-impl LinkListener for RingDoorbell {
-    type Link = RingCursor;
-
-    fn id(&self) -> RingId {
-        RingId::Listener(self.id)
-    }
-
-    fn listen(&self, _backlog: i32) -> Result {
-        Ok(())
-    }
-
-    fn stop_listening(&self) {}
-
-    fn accept(&self) -> Result<(RingCursor, Addr)> {
-        let mut world = self.net.world();
-        let listener =
-            world.listeners[self.id].as_mut().expect("a door is open as long as this value");
-        if !listener.waiting.is_empty() {
-            here::memory()?;
-        }
-        let pipe = listener.waiting.pop_front().ok_or(Error::AGAIN)?;
-        let from =
-            world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0].clone()).ok_or(Error::AGAIN)?;
-        Ok((RingCursor { net: self.net.clone(), pipe, side: 1 }, from))
-    }
-}
-
-impl Drop for RingDoorbell {
-    fn drop(&mut self) {
-        let listener = self.net.world().listeners[self.id].take();
-        // Connections not accepted are disconnected.
-        for pipe in listener.into_iter().flat_map(|listener| listener.waiting) {
-            drop(RingCursor { net: self.net.clone(), pipe, side: 1 });
-        }
+        Ok((RingListener { net: self.clone(), id }, at))
     }
 }
 
@@ -894,5 +851,6 @@ impl Drop for RingCursor {
 }
 
 mod faults;
+mod listener;
 #[cfg(test)]
 mod tests;

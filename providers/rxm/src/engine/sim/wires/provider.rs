@@ -152,8 +152,8 @@ impl PassiveEp for WirePep {
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         self.reporter.lock().unwrap().listen(eq, fid);
-        let doorbell = LinkDoorbell { at: self.at, reporter: self.reporter.clone() };
-        look(&self.world).doorbells.push(doorbell);
+        let listener = SimListener { at: self.at, reporter: self.reporter.clone() };
+        look(&self.world).listeners.push(listener);
         Ok(())
     }
 
@@ -180,11 +180,11 @@ impl PassiveEp for WirePep {
     fn close(&self) {
         self.reporter.lock().unwrap().close();
         let mut world = look(&self.world);
-        world.doorbells.retain(|doorbell| doorbell.at != self.at);
+        world.listeners.retain(|listener| listener.at != self.at);
         // Unanswered requests are disconnected.
         let at = self.at;
         let asking = |wire: &Option<Wire>| {
-            wire.as_ref().is_some_and(|wire| !wire.made && wire.doorbell == at)
+            wire.as_ref().is_some_and(|wire| !wire.made && wire.listener == at)
         };
         for id in 0..world.wires.len() {
             let notified = |events: &(usize, usize, LinkEvent)| {
@@ -360,11 +360,11 @@ impl Atomic for WireEp {}
 
 impl Cm for WireEp {
     fn connect(&self, addr: Option<&[u8]>, param: &[u8]) -> Result {
-        let doorbell = Addr::from_bytes(addr.ok_or(Error::INVAL)?)?.ip()?;
+        let listener = Addr::from_bytes(addr.ok_or(Error::INVAL)?)?.ip()?;
         let world = &mut *look(&self.world);
-        let caller = world.ports[self.id].as_ref().map_or(doorbell, |port| port.local);
+        let caller = world.ports[self.id].as_ref().map_or(listener, |port| port.local);
         let (ports, directions) = ([Some(self.id), None], Default::default());
-        let wire = Wire { ports, made: false, caller, doorbell, directions };
+        let wire = Wire { ports, made: false, caller, listener, directions };
         let id = insert_slot(&mut world.wires, wire);
         world.events.push((id, 1, LinkEvent::Called { data: param.to_vec() }));
         let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");

@@ -2,7 +2,7 @@
 use super::*;
 use crate::engine::sim::{SimLink, SimNet};
 use crate::settings::LocalSettings;
-use crate::transport::{ShmLink, ShmTransport};
+use crate::transport::{LinkListener, ShmLink, ShmTransport};
 use std::rc::Rc;
 
 /// Returns the bytes received in total by an end, and the result of its last call. The other
