@@ -39,7 +39,7 @@ macro_rules! forward_link {
             fn is_on_this_host(&self) -> bool;
             fn is_stalled(&self) -> bool;
             fn subflows(&self) -> u64;
-            fn needs_connect_timer(&self) -> bool;
+            fn connect_limit(&self) -> Option<core::time::Duration>;
             fn silence_interval(&self) -> Option<core::time::Duration>;
             fn fd(&self) -> ofi_provider::error::Result<std::os::fd::RawFd>;
             fn waits(&self);

@@ -159,9 +159,9 @@ pub trait ByteLink: Debug + Send + 'static {
         LinkRecovery::default()
     }
 
-    /// Returns true if the link has no time limit for connecting: then the engine ends the attempt.
-    fn needs_connect_timer(&self) -> bool {
-        false
+    /// Returns the engine's time limit for connecting a link without a limit of its own.
+    fn connect_limit(&self) -> Option<Duration> {
+        None
     }
 
     /// Returns the number of sent bytes still on this host. Closing the link may destroy them, with

@@ -45,8 +45,8 @@ struct KnownAttrs {
     /// The options of [`set_peer_timeout`](TcpSocket::set_peer_timeout) are set, with this limit in
     /// seconds.
     peer_timeout: Cell<Option<u32>>,
-    /// Keepalive probes are enabled, and their number is set.
-    keepalive: Cell<bool>,
+    /// Limit in seconds of the keepalive probes, if they are enabled. Their number is set as well.
+    keepalive: Cell<Option<u32>>,
 }
 
 /// A TCP socket, bound or connected or neither.
@@ -143,8 +143,13 @@ impl TcpSocket {
     }
 
     fn set_keepalive(&self, seconds: u32) {
-        let is_on = self.2.keepalive.replace(seconds > 0);
-        if is_on != (seconds > 0) {
+        let limit = Some(seconds).filter(|seconds| *seconds > 0);
+        let known = self.2.keepalive.replace(limit);
+        if known == limit {
+            return;
+        }
+        let is_on = known.is_some();
+        if is_on != limit.is_some() {
             let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
         }
         if seconds > 0 {

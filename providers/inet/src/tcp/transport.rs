@@ -15,7 +15,7 @@ use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, ProviderOffer};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, PollEvent};
 use ofi_provider::traffic_class::TrafficClass;
-use ofi_stream::engine::{BatchFlusher, CONNECT_TIMEOUT};
+use ofi_stream::engine::BatchFlusher;
 use ofi_stream::objects::LinkProvider;
 use ofi_stream::settings::StreamSettings;
 use ofi_stream::transport::{
@@ -25,6 +25,9 @@ use ofi_stream::transport::{
 use std::os::fd::RawFd;
 use std::sync::{Once, Weak};
 use std::time::Instant;
+
+/// Time limit in seconds for the connection request of a silent peer.
+const REQUEST_TIMEOUT: u32 = 9;
 
 /// Sockets with their poller.
 #[derive(Debug)]
@@ -187,7 +190,7 @@ impl Transport for Sockets {
             }
         }
         socket.connect(to)?;
-        socket.set_connect_timeout(CONNECT_TIMEOUT);
+        socket.set_connect_timeout(config().peer_timeout);
         Ok(socket)
     }
 
@@ -336,9 +339,11 @@ impl ByteLink for TcpSocket {
         if config().mptcp { multipath::subflows(&self.0) } else { 0 }
     }
 
-    fn needs_connect_timer(&self) -> bool {
+    fn connect_limit(&self) -> Option<Duration> {
         // TCP_USER_TIMEOUT is no option of MPTCP.
-        config().mptcp && self.is_multipath()
+        let seconds = config().peer_timeout;
+        let is_limited = config().mptcp && seconds > 0 && self.is_multipath();
+        is_limited.then(|| Duration::from_secs(seconds.into()))
     }
 
     fn fd(&self) -> Result<RawFd> {
@@ -346,7 +351,7 @@ impl ByteLink for TcpSocket {
     }
 
     fn waits(&self) {
-        self.set_connect_timeout(CONNECT_TIMEOUT);
+        self.set_connect_timeout(REQUEST_TIMEOUT);
     }
 
     fn made(&self) {

@@ -17,9 +17,6 @@ use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Connection timeout in seconds for a peer without a response.
-pub const CONNECT_TIMEOUT: u32 = 9;
-
 /// Local connection attempts of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Connector {
@@ -50,8 +47,7 @@ impl Connector {
         let link =
             tx.io.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
         let id = Self::add_dialed(&mut tx.io, link, ep_id, param)?;
-        let own_limit = tx.io.conns[id].link.needs_connect_timer();
-        let own_limit = own_limit.then(|| Duration::from_secs(CONNECT_TIMEOUT.into()));
+        let own_limit = tx.io.conns[id].link.connect_limit();
         let limits = [
             (&mut self.awaited, N::Link::settings().connect_timeout),
             (&mut self.unlimited, own_limit),

@@ -83,7 +83,6 @@ mod zerocopy_completion;
 pub use acceptor::{ACCEPTS, is_shortage};
 pub use batch_flusher::BatchFlusher;
 pub use conn_limit::{is_out_of_descriptors, max_conns, used_descriptors};
-pub use connector::CONNECT_TIMEOUT;
 pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;
