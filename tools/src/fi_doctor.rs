@@ -27,7 +27,7 @@ fn finding_json(finding: &Finding) -> String {
     format!(
         "{{\"rule\":{},\"pid\":{},\"cause\":{},\"seen\":{},\"advice\":{}}}",
         json(finding.rule.name()),
-        finding.pid,
+        finding.process.pid,
         json(&finding.cause),
         json(&finding.seen),
         json(finding.rule.advice())

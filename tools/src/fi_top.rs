@@ -5,7 +5,7 @@ use cli::{
     CliOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
     process_labels, processes_json, quantile, table,
 };
-use ofi_stats::doctor::by_pid;
+use ofi_stats::doctor::by_key;
 use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
 use ofi_stats::read::{StatsPage, StatsProcess};
 use ofi_stats::show::{address, json, link, link_with_paths, receive, secrecy, short, state, time};
@@ -187,9 +187,9 @@ fn lines(
     choice: &TopChoice,
 ) -> Vec<RatedLine> {
     let mut lines = Vec::new();
-    let before = by_pid(before);
+    let before = by_key(before);
     for process in after {
-        let old = before.get(&process.pid);
+        let old = before.get(&process.key());
         for (index, page) in process.pages.iter().enumerate() {
             let old = old.and_then(|old| old.pages.get(index));
             for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {

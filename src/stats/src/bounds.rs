@@ -187,6 +187,17 @@ impl LeftOut {
         ]
     }
 
+    /// Returns the value with these numbers by name.
+    pub fn of_numbers(number: impl Fn(&str) -> u64) -> Self {
+        Self {
+            records: number("records"),
+            changing: number("changing_records"),
+            memories: number("memories"),
+            descriptors: number("descriptors") != 0,
+            threads: number("threads") != 0,
+        }
+    }
+
     /// Adds data of the process left out elsewhere.
     pub fn add(&mut self, more: &Self) {
         self.records = self.records.saturating_add(more.records);

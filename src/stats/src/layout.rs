@@ -85,6 +85,8 @@ impl<W: Words, const N: usize> Words for [W; N] {
 pub trait FactRecord: Copy + Default {
     /// Number of words.
     const WORDS: usize;
+    /// Names of its fields, and their numbers of words, in their order.
+    const FIELDS: &'static [(&'static str, usize)];
     /// Its words, to as many.
     fn put_words(&self, words: &mut [u64]);
     /// The record of as many words.
@@ -113,6 +115,8 @@ macro_rules! record {
 
         impl FactRecord for $name {
             const WORDS: usize = $words;
+            const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), size_of::<$type>() / 8),)*];
 
             fn put_words(&self, words: &mut [u64]) {
                 self.put(words, &mut 0);

@@ -7,10 +7,11 @@ use crate::layout::{
     StatsHeader, VERSION, endpoint_at, peer_at, words_text, words_with,
 };
 use crate::memory::open_memory;
+use crate::origin::{NetworkKey, ProcessKey, ProcessOrigin, namespace_of, rank_of};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
@@ -26,6 +27,9 @@ const MAX_PAGES: usize = 16;
 
 /// Maximum number of threads examined per process.
 const MAX_THREADS: usize = 1024;
+
+/// Maximum bytes of environment variables read per process.
+const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// Maximum bytes of records per read.
 const PIECE: usize = 64 << 10;
@@ -349,14 +353,29 @@ pub struct StatsProcess {
     pub system: SystemStats,
     /// Statistics published by its plug-ins.
     pub pages: Vec<StatsPage>,
+    /// Its host, namespaces and rank.
+    pub origin: ProcessOrigin,
+    /// Its TCP connections with lost packets.
+    pub sockets: Vec<SocketStats>,
     /// Data of the process as a whole not read.
     left_out: LeftOut,
+}
+
+/// TCP connection with lost packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SocketStats {
+    /// Address of the other end, as text in words.
+    pub peer: [u64; 8],
+    /// Number of consecutive retransmissions without an acknowledgement.
+    pub unanswered: u64,
+    /// Total number of retransmissions.
+    pub repeated: u64,
 }
 
 impl StatsProcess {
     /// Returns a process with this data.
     pub fn new(pid: u32, system: SystemStats, pages: Vec<StatsPage>) -> Self {
-        Self { pid, system, pages, left_out: LeftOut::default() }
+        Self { pid, system, pages, ..Self::default() }
     }
 
     /// Returns the data not read of the process and all of its pages.
@@ -367,9 +386,37 @@ impl StatsProcess {
         })
     }
 
+    /// Sets the data of the process as a whole not read.
+    pub fn set_left_out(&mut self, left_out: LeftOut) {
+        self.left_out = left_out;
+    }
+
+    /// Returns its key among the processes of several hosts.
+    pub fn key(&self) -> ProcessKey {
+        ProcessKey { host: self.origin.host, pid: self.pid }
+    }
+
+    /// Returns its network namespace.
+    pub fn network(&self) -> NetworkKey {
+        NetworkKey { kernel: self.origin.kernel, namespace: self.origin.network }
+    }
+
     /// The process as messages name it.
     pub fn who(&self) -> String {
-        format!("process {} ({})", self.pid, self.system.program)
+        let rank = self.origin.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
+        format!("process {} ({}{rank}){}", self.pid, self.system.program, self.of_host())
+    }
+
+    /// The process number, with the host if it is another one.
+    pub fn number(&self) -> String {
+        format!("{}{}", self.pid, self.of_host())
+    }
+
+    fn of_host(&self) -> String {
+        match &*self.origin.host_name {
+            "" => String::new(),
+            name => format!(" on {name}"),
+        }
     }
 
     /// It is stopped, by a signal or a debugger.
@@ -537,7 +584,29 @@ fn own_number_and_user(pid: u32) -> (u64, u32) {
 /// Reads all published statistics of a process, and its state in the kernel, within the limits of a
 /// pass.
 pub fn process(pid: u32, look: &mut LookBounds) -> Result<StatsProcess, StatsReadError> {
-    process_by(pid, look, SystemStats::of)
+    let mut process = process_by(pid, look, SystemStats::of)?;
+    process.origin = origin(pid);
+    Ok(process)
+}
+
+/// Returns the namespaces and the rank of a process, as far as they are readable.
+fn origin(pid: u32) -> ProcessOrigin {
+    let namespace = |name: &str| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap_or_default();
+        namespace_of(&link.to_string_lossy())
+    };
+    let mut environment = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        // A part will do.
+        let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut environment);
+    }
+    ProcessOrigin {
+        network: namespace("net"),
+        pid_space: namespace("pid"),
+        own_pid: own_number_and_user(pid).0,
+        rank: rank_of(&environment),
+        ..ProcessOrigin::default()
+    }
 }
 
 /// Reads all published statistics of a process, and only its name from the kernel.

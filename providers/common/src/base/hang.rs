@@ -97,10 +97,18 @@ fn verdict(own: u32, seconds: u64, findings: &[Finding]) -> String {
 mod tests {
     use super::*;
     use ofi_stats::doctor::HangCause;
+    use ofi_stats::origin::ProcessKey;
 
     fn finding(pid: u32, waiter: Option<u32>) -> Finding {
         let cause = format!("process {pid} is the cause");
-        Finding { rule: HangCause::NoCalls, pid, waiter, cause, seen: "a receive".into() }
+        Finding {
+            rule: HangCause::NoCalls,
+            process: ProcessKey::local(pid),
+            waiter: waiter.map(ProcessKey::local),
+            waiters: 1,
+            cause,
+            seen: "a receive".into(),
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub enum HangCause {
     NoCalls,
     /// A process computes while others wait for it, and a thread of the library makes progress.
     Computes,
+    /// Packets to a peer are lost.
+    Retransmits,
     /// A completion queue is full.
     QueueFull,
     /// Completions are available and not read.
@@ -33,6 +35,8 @@ pub enum HangCause {
     TakesNoMore,
     /// Messages without a posted receive are available.
     NoReceive,
+    /// Processes wait for processes without statistics.
+    Unseen,
     /// Two processes wait for each other.
     Deadlock,
     /// Bytes wait to be sent and the peer does not accept them.
@@ -42,7 +46,7 @@ pub enum HangCause {
 }
 
 /// Names and recommended actions, in the order of the causes.
-const CAUSES: [(HangCause, &str, &str); 18] = [
+const CAUSES: [(HangCause, &str, &str); 20] = [
     (HangCause::Stopped, "stopped", "let it go on (kill -CONT, or the debugger's 'continue')"),
     (
         HangCause::Unreachable,
@@ -54,7 +58,7 @@ const CAUSES: [(HangCause, &str, &str); 18] = [
         HangCause::HalfMade,
         "half-made",
         "if it lasts: a firewall drops what goes there, or the peer's process makes no progress; \
-                 run fi_doctor on the peer's host as well",
+                 see fi_doctor --hosts for the peer's host",
     ),
     (
         HangCause::PeerGone,
@@ -85,6 +89,12 @@ const CAUSES: [(HangCause, &str, &str); 18] = [
         "computes",
         "what is waited for comes when it is done with that ('gdb -p PID' shows where it is); let it send \
                  before, or others wait for less",
+    ),
+    (
+        HangCause::Retransmits,
+        "retransmits",
+        "see that the network between both hosts works ('ping', 'ip -s link', a switch or firewall between them), \
+                 also for packets of full size (MTU)",
     ),
     (
         HangCause::QueueFull,
@@ -120,6 +130,12 @@ const CAUSES: [(HangCause, &str, &str); 18] = [
         "the receiver has to post a receive for it; look what it does instead",
     ),
     (
+        HangCause::Unseen,
+        "unseen",
+        "add the statistics of that host (fi_ps --dump); if they are there, its processes have ended, are another \
+                 user's, or have FI_STATS=0",
+    ),
+    (
         HangCause::Deadlock,
         "deadlock",
         "one of the two has to send first, or to receive without waiting (MPI: MPI_Sendrecv, MPI_Irecv)",
@@ -128,7 +144,7 @@ const CAUSES: [(HangCause, &str, &str); 18] = [
         HangCause::NotTaken,
         "not-taken",
         "the peer does not read: it makes no progress, or has no memory for more messages without a \
-                 receive; run fi_doctor on the peer's host as well",
+                 receive; see fi_doctor --hosts for the peer's host",
     ),
     (
         HangCause::NothingSent,

@@ -56,7 +56,7 @@ pub(super) fn endpoints(analysis: &HangAnalysis<'_>, list: &mut FindingList) {
 /// Connections being made, and refused ones.
 fn connections(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
     let now = analysis.now;
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     // A process not polling is known only by an earlier state of its connections.
     for peer in view.peers().iter().filter(|_| view.is_looking()) {
         let to = || address(&peer.address);
@@ -94,7 +94,7 @@ fn connections(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut 
             states::ASKED | states::CALLING
                 if lasts
                     && !view.serves()
-                    && analysis.at(&peer.address).is_none_or(|at| at.is_looking()) =>
+                    && analysis.at(view, &peer.address).is_none_or(|at| at.is_looking()) =>
             {
                 list.add(HangCause::HalfMade, pid, None, || {
                     let cause = format!(
@@ -112,7 +112,7 @@ fn connections(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut 
 
 /// Operations failed because a peer is not reached.
 fn errors(_analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     let endpoint = view.endpoint;
     for error in endpoint.errors {
         let known = UNREACHED.iter().find(|(code, _)| *code == error.code);
@@ -128,7 +128,7 @@ fn errors(_analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut Find
 /// Receives after a lost connection.
 fn lost(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
     let now = analysis.now;
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     let endpoint = view.endpoint;
     if endpoint.lost[0] > 0 && view.waits_for_receive() {
         let ago = time(now.saturating_sub(endpoint.lost_at));
@@ -148,7 +148,7 @@ fn lost(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut Finding
 
 /// Full completion queues, and unread ones.
 fn queues(_analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     let endpoint = view.endpoint;
     let queues = [
         ("receives", endpoint.rx_queue, endpoint.rx_queue_size),
@@ -177,7 +177,7 @@ fn queues(_analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut Find
 /// Messages without a matching receive.
 fn receives(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
     let now = analysis.now;
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     let endpoint = view.endpoint;
     if view.is_looking() {
         if let Some((rule, cause, seen)) = mismatch(view) {
@@ -209,11 +209,11 @@ fn receives(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut Fin
 /// Data not taken by peers without statistics.
 fn untaken(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut FindingList) {
     let now = analysis.now;
-    let (pid, who) = (view.process.pid, view.who());
+    let (pid, who) = (view.process.key(), view.who());
     for peer in view.peers() {
         let still = now.saturating_sub(peer.moved) > LASTING;
         let connected = peer.state & 0xff == states::CONNECTED;
-        if connected && has_pending(peer) && still && analysis.at(&peer.address).is_none() {
+        if connected && has_pending(peer) && still && analysis.at(view, &peer.address).is_none() {
             list.add(HangCause::NotTaken, pid, None, || {
                 let cause = format!(
                     "{} does not take what {who} has for it, for {}",

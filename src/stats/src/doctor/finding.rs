@@ -1,5 +1,6 @@
 //! Findings of rules.
 use super::cause::HangCause;
+use crate::origin::ProcessKey;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -9,9 +10,12 @@ pub struct Finding {
     /// The rule.
     pub rule: HangCause,
     /// Process causing the hang.
-    pub pid: u32,
+    pub process: ProcessKey,
     /// Process waiting because of it, if it is another one with readable statistics.
-    pub waiter: Option<u32>,
+    pub waiter: Option<ProcessKey>,
+    /// Number of processes waiting for this process, directly or through others, if it is a root
+    /// cause.
+    pub waiters: usize,
     /// The cause, in a line.
     pub cause: String,
     /// Observation.
@@ -19,9 +23,10 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns true if the process is the cause, or waits because of it.
+    /// Returns true if a process of this host is the cause, or waits because of it.
     pub fn concerns(&self, pid: u32) -> bool {
-        self.pid == pid || self.waiter == Some(pid)
+        let process = ProcessKey::local(pid);
+        self.process == process || self.waiter == Some(process)
     }
 }
 
@@ -39,7 +44,7 @@ impl fmt::Display for Finding {
 /// Findings, one for each rule and process.
 #[derive(Default)]
 pub(super) struct FindingList {
-    known: HashSet<(HangCause, u32)>,
+    known: HashSet<(HangCause, ProcessKey)>,
     list: Vec<Finding>,
 }
 
@@ -53,13 +58,13 @@ impl FindingList {
     pub(super) fn add(
         &mut self,
         rule: HangCause,
-        pid: u32,
-        waiter: Option<u32>,
+        process: ProcessKey,
+        waiter: Option<ProcessKey>,
         text: impl FnOnce() -> (String, String),
     ) {
-        if self.known.insert((rule, pid)) {
+        if self.known.insert((rule, process)) {
             let (cause, seen) = text();
-            self.list.push(Finding { rule, pid, waiter, cause, seen });
+            self.list.push(Finding { rule, process, waiter, waiters: 0, cause, seen });
         }
     }
 }

@@ -5,23 +5,28 @@
 //! for it.
 //!
 //! [`cause`] is the table of causes. The rules are, by family, in [`processes`], [`endpoints`] and
-//! [`pairs`].
+//! [`pairs`]; [`waits`] counts the processes waiting for a root cause.
 mod cause;
 mod endpoints;
 mod finding;
+mod follow;
 mod pairs;
 mod processes;
 mod view;
+mod waits;
 
 pub use cause::HangCause;
 pub use finding::{Diagnosis, Finding};
-pub use view::{by_pid, cq_blocked};
+pub use follow::with_peers;
+pub use view::{by_key, cq_blocked};
 
 use crate::layout::{EndpointStats, peer_bits, words_text};
 use crate::read::{StatsPage, StatsProcess};
 use finding::FindingList;
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use view::{HangAnalysis, has_pending, views, waits_for_one};
+use waits::WaitGraph;
 
 /// Most findings of one examination.
 const MOST: usize = 100;
@@ -31,14 +36,21 @@ const MOST: usize = 100;
 pub fn examine(before: &[StatsProcess], after: &[StatsProcess], now: u64) -> Diagnosis {
     let analysis = HangAnalysis::new(views(before, after), now);
     let mut found = FindingList::default();
-    processes::processes(after, &mut found);
+    processes::processes(before, after, &mut found);
     endpoints::endpoints(&analysis, &mut found);
     pairs::pairs(&analysis, &mut found);
     let mut findings = found.into_list();
-    findings.sort_by_key(|finding| (finding.rule, finding.pid));
-    let mismatched: HashSet<_> =
-        findings.iter().filter(|one| one.rule == HangCause::Mismatch).map(|one| one.pid).collect();
-    findings.retain(|one| one.rule != HangCause::NothingSent || !mismatched.contains(&one.pid));
+    let of_rule = |rule, findings: &[Finding]| -> HashSet<_> {
+        findings.iter().filter(|one| one.rule == rule).map(|one| one.process).collect()
+    };
+    let mismatched = of_rule(HangCause::Mismatch, &findings);
+    findings.retain(|one| one.rule != HangCause::NothingSent || !mismatched.contains(&one.process));
+    let graph = WaitGraph::new(&analysis);
+    graph.count_waiters(&mut findings);
+    graph.find_unseen(&analysis, &mut findings);
+    // A stopped process that no process waits for may be of another job.
+    let is_idle_stop = |one: &Finding| one.rule == HangCause::Stopped && one.waiters == 0;
+    findings.sort_by_key(|one| (is_idle_stop(one), one.rule, Reverse(one.waiters), one.process));
     let left_out = findings.len().saturating_sub(MOST);
     findings.truncate(MOST);
     Diagnosis { findings, left_out }

@@ -3,8 +3,11 @@ use super::cause::HangCause;
 use super::finding::FindingList;
 use super::view::{EndpointView, HangAnalysis, LASTING, NO_PROCESSOR_SHARE, has_pending, pending};
 use crate::layout::{PeerStats, states};
+use crate::origin::ProcessKey;
+use crate::read::StatsProcess;
 use crate::show::{receive, time};
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 /// Maximum number of processes of a cycle to name.
 const MOST_NAMED: usize = 16;
@@ -20,7 +23,7 @@ pub(super) fn pairs(analysis: &HangAnalysis<'_>, list: &mut FindingList) {
             continue;
         }
         for peer in view.peers() {
-            let Some(&at) = analysis.by_address.get(&peer.address) else { continue };
+            let Some(at) = analysis.index_at(view, &peer.address) else { continue };
             let other = &analysis.views[at];
             if other.is_stopped() {
                 continue;
@@ -28,8 +31,8 @@ pub(super) fn pairs(analysis: &HangAnalysis<'_>, list: &mut FindingList) {
             let connected = peer.state & 0xff == states::CONNECTED;
             let has_pending_data = has_pending(peer) || !connected;
             let awaited = view.awaits(peer);
-            let own = other.process.pid == view.process.pid;
-            let [viewer, asked] = [view, other].map(|view| view.process.pid);
+            let own = other.process.key() == view.process.key();
+            let [viewer, asked] = [view, other].map(|view| view.process.key());
             let waits = view.is_looking() && !own && (has_pending_data || awaited);
             let lasts = now.saturating_sub(peer.moved) > LASTING;
             let silent = waits && !other.is_looking() && other.unseen(now) > LASTING;
@@ -157,16 +160,16 @@ fn silence(
 }
 
 /// Finds a cycle of processes, each waiting for the next, and the last for the first.
-fn ring(analysis: &HangAnalysis<'_>, waits: &[(u32, u32)], list: &mut FindingList) {
+fn ring(analysis: &HangAnalysis<'_>, waits: &[(ProcessKey, ProcessKey)], list: &mut FindingList) {
     let Some(ring) = first_ring(waits) else { return };
-    let who = |pid: &u32| {
-        let view = analysis.views.iter().find(|view| view.process.pid == *pid);
-        view.map_or_else(|| format!("process {pid}"), EndpointView::who)
+    let name = |key: &ProcessKey, name: fn(&StatsProcess) -> String| {
+        let view = analysis.views.iter().find(|view| view.process.key() == *key);
+        view.map_or_else(|| format!("process {}", key.pid), |view| name(view.process))
     };
     list.add(HangCause::Deadlock, ring[0], ring.get(1).copied(), || {
-        let first = who(&ring[0]);
+        let first = name(&ring[0], StatsProcess::who);
         let mut others: Vec<_> =
-            ring.iter().skip(1).take(MOST_NAMED).map(|pid| pid.to_string()).collect();
+            ring.iter().skip(1).take(MOST_NAMED).map(|key| name(key, StatsProcess::number)).collect();
         if ring.len() > MOST_NAMED + 1 {
             others.push(format!("{} more", ring.len() - MOST_NAMED - 1));
         }
@@ -181,7 +184,7 @@ fn ring(analysis: &HangAnalysis<'_>, waits: &[(u32, u32)], list: &mut FindingLis
 
 /// Returns the first cycle among processes waiting for others; only the first wait of a process
 /// counts.
-pub(super) fn first_ring(waits: &[(u32, u32)]) -> Option<Vec<u32>> {
+pub(super) fn first_ring<K: Copy + Eq + Hash>(waits: &[(K, K)]) -> Option<Vec<K>> {
     let mut next = HashMap::new();
     for (waiter, of) in waits {
         next.entry(*waiter).or_insert(*of);

@@ -1,17 +1,35 @@
 //! Rules about whole processes.
 use super::cause::HangCause;
 use super::finding::FindingList;
-use crate::read::StatsProcess;
-use crate::show::short;
+use super::view::by_key;
+use crate::read::{SocketStats, StatsProcess};
+use crate::show::{address, short};
 
 /// Remaining bytes within the memory limit below which a process counts as out of memory.
 const MEMORY_LEFT: u64 = 1 << 20;
 
+/// Number of consecutive retransmissions without an acknowledgement from which a connection counts
+/// as interrupted. A single one occurs on working networks.
+const LOST_IN_A_ROW: u64 = 3;
+
+/// Returns the finding about a connection with lost packets.
+fn lost_packets(who: &str, socket: &SocketStats, earlier: &[SocketStats]) -> (String, String) {
+    let before = earlier.iter().find(|old| old.peer == socket.peer);
+    let more = socket.repeated.saturating_sub(before.map_or(0, |old| old.repeated));
+    let cause = format!("packets of {who} to {} are lost", address(&socket.peer));
+    let seen = format!(
+        "sent {} times again without an acknowledgement; {} retransmissions in all, {more} between both times",
+        socket.unanswered, socket.repeated
+    );
+    (cause, seen)
+}
+
 /// Rules about whole processes.
-pub(super) fn processes(processes: &[StatsProcess], list: &mut FindingList) {
-    for process in processes {
+pub(super) fn processes(before: &[StatsProcess], after: &[StatsProcess], list: &mut FindingList) {
+    let before = by_key(before);
+    for process in after {
         let system = &process.system;
-        let (pid, who) = (process.pid, process.who());
+        let (pid, who) = (process.key(), process.who());
         if process.is_stopped() {
             let by = if system.threads.starts_with('t') { "a debugger" } else { "a signal" };
             let text = || (format!("{who} is stopped by {by}"), String::new());
@@ -31,6 +49,13 @@ pub(super) fn processes(processes: &[StatsProcess], list: &mut FindingList) {
             );
             let seen = "an allocation of a MiB would fail".into();
             list.add(HangCause::Memory, pid, None, || (cause, seen));
+        }
+        let worst = process.sockets.iter().max_by_key(|socket| socket.unanswered);
+        if let Some(socket) = worst.filter(|socket| socket.unanswered >= LOST_IN_A_ROW) {
+            list.add(HangCause::Retransmits, pid, None, || {
+                let earlier = before.get(&process.key()).map_or(&[][..], |old| &old.sockets);
+                lost_packets(&who, socket, earlier)
+            });
         }
     }
 }

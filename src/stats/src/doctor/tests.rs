@@ -4,7 +4,7 @@ use super::pairs::first_ring;
 use super::view::*;
 use super::*;
 use crate::layout::*;
-use crate::read::SystemStats;
+use crate::read::{SocketStats, SystemStats};
 use std::time::{Duration, Instant};
 
 const NOW: u64 = 100_000_000_000;
@@ -67,7 +67,7 @@ fn rules(processes: &[StatsProcess], still: &[u32]) -> Vec<(HangCause, u32)> {
     for process in before.iter_mut().filter(|one| !still.contains(&one.pid)) {
         process.pages[0].head.iterations[0] = 0;
     }
-    examine(&before, processes, NOW).iter().map(|found| (found.rule, found.pid)).collect()
+    examine(&before, processes, NOW).iter().map(|found| (found.rule, found.process.pid)).collect()
 }
 
 #[test]
@@ -284,11 +284,72 @@ fn findings_over_the_limit_are_counted() {
 
 #[test]
 fn cycles_are_found_at_the_end_of_longer_chains() {
-    assert_eq!(first_ring(&[]), None);
+    assert_eq!(first_ring::<u32>(&[]), None);
     assert_eq!(first_ring(&[(3, 1), (3, 1), (1, 2)]), None);
     assert_eq!(first_ring(&[(9, 2), (1, 2), (2, 3), (3, 1), (3, 9)]), Some(vec![1, 2, 3]));
     assert_eq!(first_ring(&[(7, 8), (5, 6), (8, 9), (9, 8), (6, 5)]), Some(vec![5, 6]));
     // Each start of a long way is gone once.
     let way: Vec<_> = (0..200_000).map(|pid| (pid, pid + 1)).collect();
     assert_eq!(first_ring(&way), None);
+}
+
+#[test]
+fn peers_of_a_process_are_followed_through_other_peers() {
+    let idle = EndpointStats::default();
+    let all = || {
+        vec![
+            of(1, 9, idle, &[peer(2)]),
+            of(2, 9, idle, &[peer(1), peer(3)]),
+            of(3, 9, idle, &[peer(2)]),
+            of(4, 9, idle, &[peer(5)]),
+            of(5, 9, idle, &[peer(4)]),
+        ]
+    };
+    let followed = |pid: usize| {
+        let found = with_peers(vec![all().swap_remove(pid - 1)], all());
+        let mut pids: Vec<_> = found.iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        pids
+    };
+    assert_eq!([followed(1), followed(3), followed(5)], [vec![1, 2, 3], vec![1, 2, 3], vec![4, 5]]);
+}
+
+#[test]
+fn root_cause_is_first_with_the_number_of_waiting_processes() {
+    // 1 waits for 2, and that for 3, which makes no calls; 9 is stopped, and no process waits for it.
+    let mut processes = vec![
+        of(1, 9, receiving(2), &[peer(2)]),
+        of(2, 9, receiving(3), &[peer(1), peer(3)]),
+        of(3, 9, EndpointStats::default(), &[peer(2)]),
+        of(9, 9, EndpointStats::default(), &[]),
+    ];
+    processes[2].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+    processes[3].system.threads = "T".into();
+    let mut before = processes.clone();
+    before[..2].iter_mut().for_each(|process| process.pages[0].head.iterations[0] = 0);
+    let found = examine(&before, &processes, NOW);
+    let rules: Vec<_> = found.iter().map(|one| (one.rule, one.process.pid, one.waiters)).collect();
+    let expected =
+        [(HangCause::NoCalls, 3, 2), (HangCause::NothingSent, 1, 0), (HangCause::Stopped, 9, 0)];
+    assert_eq!(rules, expected);
+    let text = "process 2 (test) waits for it (2 processes wait for it directly or indirectly)";
+    assert!(found[0].cause.ends_with(text), "{}", found[0]);
+    // The same for a stopped process.
+    processes[2].system.threads = "T".into();
+    let found = examine(&before, &processes, NOW);
+    let text = "process 3 (test) is stopped by a signal, and 2 processes wait for it directly or indirectly";
+    assert_eq!(found[0].cause, text);
+}
+
+#[test]
+fn lost_packets_are_found_from_three_in_a_row() {
+    let mut process = of(1, 9, EndpointStats::default(), &[]);
+    let socket =
+        |unanswered| SocketStats { peer: text_words("10.0.0.9:4"), unanswered, repeated: 5 };
+    process.sockets = vec![socket(2), socket(1)];
+    assert_eq!(rules(std::slice::from_ref(&process), &[]), []);
+    process.sockets.push(socket(3));
+    let found = examine(&[], std::slice::from_ref(&process), NOW);
+    assert_eq!(found[0].cause, "packets of process 1 (test) to 10.0.0.9:4 are lost");
+    assert_eq!(found.len(), 1);
 }

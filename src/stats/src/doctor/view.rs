@@ -1,5 +1,6 @@
 //! Endpoints and processes at both times, as seen by rules.
 use crate::layout::{ANY, EndpointStats, PeerStats, PendingOpStats, states};
+use crate::origin::{AddressIndex, ProcessKey};
 use crate::read::{StatsPage, StatsProcess, SystemStats};
 use crate::show::address;
 use std::collections::{HashMap, HashSet};
@@ -41,13 +42,13 @@ pub(super) struct HangAnalysis<'f> {
     pub(super) views: Vec<EndpointView<'f>>,
     pub(super) now: u64,
     /// Indices in `views` by address, of endpoints serving no others.
-    pub(super) by_address: HashMap<[u64; 8], usize>,
+    by_address: AddressIndex,
     /// Peer of an endpoint whose own statistics are available, by the indices of both.
     pub(super) peers_seen: HashMap<(usize, usize), &'f PeerStats>,
     /// Processes with an endpoint connecting over a core provider for a reportable time.
-    pub(super) calling: HashSet<u32>,
+    pub(super) calling: HashSet<ProcessKey>,
     /// Processes with a core provider connecting for this time.
-    pub(super) connecting: HashSet<u32>,
+    pub(super) connecting: HashSet<ProcessKey>,
 }
 
 impl<'f> EndpointView<'f> {
@@ -179,15 +180,15 @@ pub fn cq_blocked<'p>(
     before: &'p [StatsProcess],
     after: &'p [StatsProcess],
 ) -> impl Iterator<Item = &'p StatsProcess> {
-    let before = by_pid(before);
+    let before = by_key(before);
     after.iter().filter(move |process| {
-        before.get(&process.pid).is_some_and(|old| lacks_processor(&old.system, &process.system))
+        before.get(&process.key()).is_some_and(|old| lacks_processor(&old.system, &process.system))
     })
 }
 
-/// Processes by their number.
-pub fn by_pid(processes: &[StatsProcess]) -> HashMap<u32, &StatsProcess> {
-    processes.iter().rev().map(|process| (process.pid, process)).collect()
+/// Processes by their key.
+pub fn by_key(processes: &[StatsProcess]) -> HashMap<ProcessKey, &StatsProcess> {
+    processes.iter().rev().map(|process| (process.key(), process)).collect()
 }
 
 /// Returns the endpoints of processes read twice.
@@ -196,9 +197,9 @@ pub(super) fn views<'f>(
     after: &'f [StatsProcess],
 ) -> Vec<EndpointView<'f>> {
     let mut views = Vec::new();
-    let before = by_pid(before);
+    let before = by_key(before);
     for process in after {
-        let earlier = before.get(&process.pid).copied();
+        let earlier = before.get(&process.key()).copied();
         let runnable_share =
             earlier.map_or(0.0, |earlier| compute_runnable_share(&earlier.system, &process.system));
         let cq_blocked = earlier.is_some_and(|old| lacks_processor(&old.system, &process.system));
@@ -251,22 +252,22 @@ pub(super) fn views<'f>(
 
 impl<'f> HangAnalysis<'f> {
     pub(super) fn new(views: Vec<EndpointView<'f>>, now: u64) -> Self {
-        let (mut by_address, mut peers_seen) = (HashMap::new(), HashMap::new());
+        let (mut by_address, mut peers_seen) = (AddressIndex::default(), HashMap::new());
         for (index, view) in views.iter().enumerate() {
-            if !view.serves() && view.endpoint.address[0] != 0 {
-                by_address.entry(view.endpoint.address).or_insert(index);
+            if !view.serves() {
+                by_address.insert(view.process.network(), &view.endpoint.address, index);
             }
         }
         let (mut calling, mut connecting) = (HashSet::new(), HashSet::new());
         for (index, view) in views.iter().enumerate() {
             for peer in view.peers() {
-                if let Some(other) = by_address.get(&peer.address) {
-                    peers_seen.entry((index, *other)).or_insert(peer);
+                if let Some(other) = by_address.find(view.process.network(), &peer.address) {
+                    peers_seen.entry((index, other)).or_insert(peer);
                 }
                 let lasts = now.saturating_sub(peer.since) > LASTING;
                 match (peer.state & 0xff, view.serves()) {
-                    (states::CALLING, false) if lasts => calling.insert(view.process.pid),
-                    (states::CONNECTING, true) if lasts => connecting.insert(view.process.pid),
+                    (states::CALLING, false) if lasts => calling.insert(view.process.key()),
+                    (states::CONNECTING, true) if lasts => connecting.insert(view.process.key()),
                     _ => false,
                 };
             }
@@ -274,8 +275,18 @@ impl<'f> HangAnalysis<'f> {
         Self { views, now, by_address, peers_seen, calling, connecting }
     }
 
-    /// Returns the endpoint with this address among the ones with statistics.
-    pub(super) fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'f>> {
-        self.by_address.get(wanted).and_then(|index| self.views.get(*index))
+    /// Returns the index of the endpoint known to this one by an address, among the ones with
+    /// statistics.
+    pub(super) fn index_at(&self, view: &EndpointView<'_>, wanted: &[u64; 8]) -> Option<usize> {
+        self.by_address.find(view.process.network(), wanted)
+    }
+
+    /// Returns the endpoint known to this one by an address.
+    pub(super) fn at(
+        &self,
+        view: &EndpointView<'_>,
+        wanted: &[u64; 8],
+    ) -> Option<&EndpointView<'f>> {
+        self.index_at(view, wanted).and_then(|index| self.views.get(index))
     }
 }
