@@ -19,10 +19,17 @@ pub(crate) fn now() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
-/// Prints, and exits silently if the reader has closed the output.
+/// Prints. Exits silently if the reader has closed the output, and with status 2 if the output
+/// cannot be written, as with a full disk.
 pub(crate) fn print(text: &str) {
-    if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
-        std::process::exit(0);
+    let written = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            eprintln!("standard output: {error}");
+            std::process::exit(2);
+        }
     }
 }
 
@@ -133,22 +140,32 @@ pub(crate) struct CliOptions {
     pub(crate) values: Vec<(String, f64)>,
     /// Options with a word.
     pub(crate) words: Vec<(String, String)>,
+    /// Arguments other than numbers.
+    pub(crate) files: Vec<String>,
+}
+
+/// Options of a tool.
+#[derive(Default)]
+pub(crate) struct CliSyntax<'s> {
+    /// Those without a value.
+    pub(crate) flags: &'s [&'s str],
+    /// Those with a number.
+    pub(crate) values: &'s [&'s str],
+    /// Those with a word.
+    pub(crate) words: &'s [&'s str],
+    /// Arguments may be names of files as well as numbers of processes.
+    pub(crate) takes_files: bool,
 }
 
 impl CliOptions {
     /// Reads the command line. `flags` take no value, `values` a number of seconds or times.
     pub(crate) fn parse(own: &str, help: &str, flags: &[&str], values: &[&str]) -> Self {
-        Self::parse_with(own, help, flags, values, &[])
+        Self::parse_with(own, help, &CliSyntax { flags, values, ..CliSyntax::default() })
     }
 
-    /// Like [`parse`](Self::parse), with options taking a word.
-    pub(crate) fn parse_with(
-        own: &str,
-        help: &str,
-        flags: &[&str],
-        values: &[&str],
-        words: &[&str],
-    ) -> Self {
+    /// Like [`parse`](Self::parse), with options taking a word, and names of files.
+    pub(crate) fn parse_with(own: &str, help: &str, syntax: &CliSyntax<'_>) -> Self {
+        let CliSyntax { flags, values, words, takes_files } = syntax;
         let mut options = Self::default();
         let mut parser = lexopt::Parser::from_env();
         loop {
@@ -159,6 +176,10 @@ impl CliOptions {
                 Ok(Some(Arg::Value(value))) => match value.to_string_lossy().parse() {
                     Ok(pid) => {
                         options.pids.push(pid);
+                        continue;
+                    }
+                    Err(_) if *takes_files => {
+                        options.files.push(value.to_string_lossy().into_owned());
                         continue;
                     }
                     Err(_) => complain(own, &unknown(own, &value.to_string_lossy())),
@@ -194,6 +215,11 @@ impl CliOptions {
     pub(crate) fn word(&self, name: &str) -> Option<&str> {
         let found = self.words.iter().rev().find(|(known, _)| known == name);
         found.map(|(_, word)| word.as_str())
+    }
+
+    /// Returns the words of an option given several times.
+    pub(crate) fn all_words(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.words.iter().filter(move |(known, _)| known == name).map(|(_, word)| word.as_str())
     }
 
     pub(crate) fn value(&self, name: &str, default: f64) -> f64 {

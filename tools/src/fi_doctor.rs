@@ -1,8 +1,10 @@
 //! Analyses hanging jobs (fi_doctor(1)).
 mod cli;
+mod doctor_hosts;
 
-use cli::{CliOptions, complain, now, print};
-use ofi_stats::doctor::{Diagnosis, Finding, cq_blocked, examine, is_waiting};
+use cli::{CliOptions, CliSyntax, LookedAt, complain, now, print};
+use ofi_hosts::sockets::add_sockets;
+use ofi_stats::doctor::{Diagnosis, Finding, cq_blocked, examine, is_waiting, with_peers};
 use ofi_stats::read::StatsProcess;
 use ofi_stats::show::json;
 use std::fmt::Write as _;
@@ -11,23 +13,42 @@ use std::time::Duration;
 
 const HELP: &str = "\
 Usage: fi_doctor [-i SECONDS] [--json] [PID...]
+       fi_doctor [--json] [--from] FILE...
+       fi_doctor [--json] --hosts HOST,... [--command COMMAND] [--timeout SECONDS]
 
 Looks twice at processes of this host that use libfabric, and says why nothing
-moves: the cause first, then what was seen and what to do. Name all processes of a
-job that are on this host, or none for all that this user may look at.
+moves: the cause first, then what was seen and what to do. Name a process of a job,
+whose peers on this host are found, or none for all that this user may look at.
+For jobs on several hosts, name files written by 'fi_ps --dump' on each host, or
+the hosts.
 
-  -i SECONDS   time between both looks (default 2)
-  --json       the findings as JSON
-  -h, --help   this text
+  -i SECONDS         time between both looks (default 2)
+  --json             the findings as JSON
+  --from FILE        a file of another host, also one whose name is a number
+  --hosts HOST,...   runs a command for each of these hosts
+  --command COMMAND  the command, with {} for the host, without a shell (default
+                     'ssh -o BatchMode=yes -- {} fi_ps --dump')
+  --timeout SECONDS  time limit of each command (default 30)
+  -h, --help         this text
 
-Status: 0 without a finding, 1 with one, 2 if nothing could be looked at.
+Status: 0 without a finding, 1 with one, 2 if nothing could be looked at, or
+without a finding if something of several hosts is missing.
 ";
 
-fn finding_json(finding: &Finding) -> String {
+const SYNTAX: CliSyntax<'static> = CliSyntax {
+    flags: &["--json"],
+    values: &["-i", "--timeout"],
+    words: &["--from", "--hosts", "--command"],
+    takes_files: true,
+};
+
+/// Returns a finding as JSON, with further members.
+fn finding_json(finding: &Finding, more: &str) -> String {
     format!(
-        "{{\"rule\":{},\"pid\":{},\"cause\":{},\"seen\":{},\"advice\":{}}}",
+        "{{\"rule\":{},\"pid\":{},\"waiters\":{},\"cause\":{},\"seen\":{},\"advice\":{}{more}}}",
         json(finding.rule.name()),
         finding.process.pid,
+        finding.waiters,
         json(&finding.cause),
         json(&finding.seen),
         json(finding.rule.advice())
@@ -42,9 +63,23 @@ fn left_out_json((pid, what): (u32, String)) -> String {
     )
 }
 
+/// Reads the requested processes and their peers on this host, or all.
+fn first_look(options: &CliOptions) -> LookedAt {
+    let mut named = options.look("fi_doctor");
+    if !options.pids.is_empty() && !named.processes.is_empty() {
+        let others = CliOptions::default().look("fi_doctor");
+        named.processes = with_peers(named.processes, others.processes);
+    }
+    named
+}
+
 fn main() -> ExitCode {
-    let options = CliOptions::parse("fi_doctor", HELP, &["--json"], &["-i"]);
-    let before = options.look("fi_doctor");
+    let options = CliOptions::parse_with("fi_doctor", HELP, &SYNTAX);
+    if !options.words.is_empty() || !options.files.is_empty() {
+        return doctor_hosts::run(&options);
+    }
+    let mut before = first_look(&options);
+    add_sockets(&mut before.processes);
     if before.processes.is_empty() {
         if before.left_out > 0 {
             eprint!("{}", before.left_out_text());
@@ -54,6 +89,7 @@ fn main() -> ExitCode {
     std::thread::sleep(Duration::from_secs_f64(options.value("-i", 2.0)));
     let pids = before.processes.iter().map(|one| one.pid).collect();
     let mut looked = CliOptions { pids, ..CliOptions::default() }.look("fi_doctor");
+    add_sockets(&mut looked.processes);
     // The second look is at those alone that the first one saw.
     looked.left_out += before.left_out;
     let (before, after) = (&before.processes, &looked.processes);
@@ -62,12 +98,13 @@ fn main() -> ExitCode {
         let mut parts = looked.left_out_json();
         parts.extend((left_out > 0).then(|| (0, format!("{{\"findings\":{left_out}}}"))));
         let parts = parts.into_iter().map(left_out_json);
-        let all: Vec<_> = findings.iter().map(finding_json).chain(parts).collect();
+        let all: Vec<_> =
+            findings.iter().map(|finding| finding_json(finding, "")).chain(parts).collect();
         print(&format!("[{}]\n", all.join(",")));
     } else {
         let mut text: String = findings.iter().map(Finding::to_string).collect();
         if findings.is_empty() {
-            text = without_findings(before, after);
+            text = without_findings(before, after, "");
         }
         if left_out > 0 {
             let _ = writeln!(text, "and {left_out} more findings: name fewer processes");
@@ -78,14 +115,14 @@ fn main() -> ExitCode {
 }
 
 /// Returns the text for no finding.
-fn without_findings(before: &[StatsProcess], after: &[StatsProcess]) -> String {
+fn without_findings(before: &[StatsProcess], after: &[StatsProcess], of_hosts: &str) -> String {
     let endpoints = after.iter().flat_map(|process| &process.pages);
     let endpoints = endpoints.flat_map(|page| page.endpoints.iter().map(move |ep| (page, ep)));
     let (all, waiting) = endpoints.fold((0, 0), |(all, waiting), (page, endpoint)| {
         (all + 1, waiting + usize::from(is_waiting(page, endpoint)))
     });
     let mut text = format!(
-        "nothing is wrong that can be seen from here: {} processes, {all} endpoints, of which {waiting} \
+        "nothing is wrong that can be seen from here: {} processes{of_hosts}, {all} endpoints, of which {waiting} \
          wait for something\n",
         after.len()
     );

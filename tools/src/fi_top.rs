@@ -2,8 +2,8 @@
 mod cli;
 
 use cli::{
-    CliOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
-    process_labels, processes_json, quantile, table,
+    CliOptions, CliSyntax, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies,
+    now, print, process_labels, processes_json, quantile, table,
 };
 use ofi_stats::doctor::by_key;
 use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
@@ -513,7 +513,9 @@ fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointStats
 
 fn main() -> ExitCode {
     let flags = ["-a", "-p", "-l", "-b", "--json", "--metrics"];
-    let options = CliOptions::parse_with("fi_top", HELP, &flags, &["-d", "-n"], &["-s"]);
+    let syntax =
+        CliSyntax { flags: &flags, values: &["-d", "-n"], words: &["-s"], ..CliSyntax::default() };
+    let options = CliOptions::parse_with("fi_top", HELP, &syntax);
     let mut before = options.look("fi_top");
     if options.has("--json") || options.has("--metrics") {
         let json = options.has("--json");
