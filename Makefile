@@ -104,7 +104,7 @@ demo: ## build, then real programs over the library: example, fi_pingpong, Open 
 	@ctest/programs/demo
 
 test: local ## unit tests of the shared crates, and conformance over tcp and shm: the quick check of a change
-	$(CARGO) test -q -p ofi -p ofi-stats -p ofi-core -p ofi-provider -p ofi-stream --lib
+	$(CARGO) test -q -p ofi -p ofi-stats -p ofi-hosts -p ofi-core -p ofi-provider -p ofi-stream --lib
 	PROV="tcp:rdm shm:rdm" CT_JOBS=3 ctest/run
 
 check: ## every check there is; ends with 'N passed, N failed, N skipped'
@@ -146,6 +146,7 @@ conformance: local ## docs/conformance.md, from a run of the conformance suite
 hangs: local ## docs/hangs.md, from jobs that hang
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/mpi_doctor
+	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor_hosts
 
 # the parts of the ABI's module, which cargo fmt does not reach
 ABI := $(filter-out %/mod.rs,$(wildcard src/abi/*.rs))

@@ -7,6 +7,8 @@
  *
  * The ranks are forked children. Once all of them hang, their process numbers are
  * printed in a line; they are ended when standard input ends, or after some minutes.
+ * With HANGS_NETS="NAMESPACE=ADDRESS ..." each rank is in a network namespace of its own,
+ * by the name of ip(8), the last of them the rest.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -245,11 +247,35 @@ static void rest(void)
 		sleep(100);
 }
 
+/* The rank is in its network namespace, and its endpoint has the address there. */
+static void enter_network(int rank)
+{
+	char path[200], *nets = getenv("HANGS_NETS"), *net, *node, *next = NULL;
+	int fd;
+
+	if (!nets)
+		return;
+	nets = strdup(nets);
+	for (net = strtok_r(nets, " ", &next); rank > 0 && *next; rank--)
+		net = strtok_r(NULL, " ", &next);
+	node = net ? strchr(net, '=') : NULL;
+	if (!node)
+		exit(1);
+	*node++ = 0;
+	snprintf(path, sizeof(path), "/run/netns/%s", net);
+	fd = open(path, O_RDONLY);
+	if (fd < 0 || setns(fd, CLONE_NEWNET))
+		exit(1);
+	close(fd);
+	setenv("HANGS_NODE", node, 1);
+}
+
 static void run(const char *name, int rank)
 {
 	int is_small = !strcmp(name, "queue-full"), sleeps = !strcmp(name, "asleep");
 	struct fi_cq_tagged_entry entry;
 
+	enter_network(rank);
 	open_all(is_small ? 16 : 0, sleeps);
 	if (!strcmp(name, "half-made") && rank == 1) {
 		synchronize(rank);
@@ -293,6 +319,12 @@ static void run(const char *name, int rank)
 		compute();
 	} else if (!strcmp(name, "deadlock")) {
 		post(5, peers[!rank]);
+		poll_on();
+	} else if (!strcmp(name, "chain")) {
+		/* Each waits for the next one. */
+		if (rank == ranks - 1)
+			rest();
+		post(5, peers[rank + 1]);
 		poll_on();
 	} else if (!strcmp(name, "ring")) {
 		post(5, peers[(rank + 1) % ranks]);
@@ -452,7 +484,7 @@ int main(int argc, char **argv)
 		return crowd(atoi(argv[3]));
 	if (!strcmp(argv[1], "source"))
 		ranks = 3;
-	else if (!strcmp(argv[1], "ring"))
+	else if (!strcmp(argv[1], "ring") || !strcmp(argv[1], "chain"))
 		ranks = 4;
 	alarm(150);
 	if (pipe(done))
