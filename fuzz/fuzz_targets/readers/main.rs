@@ -6,6 +6,7 @@ mod address_text;
 #[path = "../chosen.rs"]
 mod chosen;
 mod environment;
+mod host_dump;
 mod stats_page;
 mod link_addr;
 mod local_ring;
@@ -22,6 +23,7 @@ fuzz_target!(
     init: chosen::choose(&[
         ("address_text", address_text::run),
         ("environment", environment::run),
+        ("host_dump", host_dump::run),
         ("stats_page", stats_page::run),
         ("link_addr", link_addr::run),
         ("local_ring", local_ring::run),
