@@ -77,26 +77,37 @@ impl fmt::Display for DumpError {
     }
 }
 
-/// Memory left for the records of all dumps.
+/// Maximum number of processes of all dumps.
+const MAX_PROCESSES: u64 = 1 << 17;
+
+/// Memory left for the records of all dumps, and number of processes left.
 #[derive(Debug)]
 pub struct JobBudget {
     left: AtomicU64,
+    processes: AtomicU64,
 }
 
 impl Default for JobBudget {
     fn default() -> Self {
-        Self { left: AtomicU64::new(MAX_MEMORY) }
+        Self { left: AtomicU64::new(MAX_MEMORY), processes: AtomicU64::new(MAX_PROCESSES) }
     }
 }
 
 impl JobBudget {
     fn take<T>(&self) -> Result<(), DumpError> {
-        let size = size_of::<T>() as u64;
-        let taken = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(size));
-        taken.map(drop).map_err(|_| DumpError::TooMuch("memory of all dumps"))
+        subtract(&self.left, size_of::<T>() as u64, "memory of all dumps")
     }
+
+    fn take_process(&self) -> Result<(), DumpError> {
+        subtract(&self.processes, 1, "processes of all dumps")
+    }
+}
+
+/// Subtracts an amount from the rest, or returns an error with the name of the limit.
+fn subtract(left: &AtomicU64, amount: u64, name: &'static str) -> Result<(), DumpError> {
+    let order = Ordering::Relaxed;
+    let taken = left.fetch_update(order, order, |left| left.checked_sub(amount));
+    taken.map(drop).map_err(|_| DumpError::TooMuch(name))
 }
 
 /// Memory segment being read: at the second read, and the compared part of the first read.
@@ -244,6 +255,7 @@ impl DumpParser<'_> {
         earlier: Option<&Map<String, Value>>,
     ) -> Result<(), LineError> {
         self.end_process();
+        self.budget.take_process()?;
         self.budget.take::<[StatsProcess; 2]>()?;
         let pid = u32::try_from(number(members, "pid")).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or_else(|| LineError::Malformed("the process has no number".into()))?;

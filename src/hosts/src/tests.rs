@@ -310,6 +310,14 @@ fn records_of_all_dumps_are_limited_in_total() {
 }
 
 #[test]
+fn processes_of_all_dumps_are_limited_in_total() {
+    let head = "{\"ofi_dump\":{\"version\":1}}\n";
+    let text = format!("{head}{}", "{\"process\":{\"pid\":1}}\n".repeat(140_000));
+    let error = parsed(text.as_bytes()).unwrap_err().to_string();
+    assert_eq!(error, "it exceeds the limit of processes of all dumps");
+}
+
+#[test]
 fn texts_of_other_hosts_are_printed_without_escape_sequences() {
     let mut dump = dump_of(0, &chain(2));
     dump.host = "node\u{1b}[2J\u{202e}\n0".into();
