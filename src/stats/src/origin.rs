@@ -1,7 +1,7 @@
 //! Location of processes: their host, their network namespace, and the addresses reached from there.
 use crate::layout::words_text;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Identifies a process among those of several hosts.
@@ -102,8 +102,13 @@ impl AddressIndex {
 
 /// Returns true for an IP address other than loopback.
 fn is_of_network(address: &[u64; 8]) -> bool {
+    ip_of(address).is_some_and(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+/// Returns the IP address of an address, if it has one.
+pub(crate) fn ip_of(address: &[u64; 8]) -> Option<IpAddr> {
     let parsed: Option<SocketAddr> = words_text(address).parse().ok();
-    parsed.is_some_and(|one| !one.ip().is_loopback() && !one.ip().is_unspecified())
+    parsed.map(|address| address.ip())
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 use super::cause::HangCause;
 use super::finding::FindingList;
 use super::view::by_key;
+use crate::origin::ip_of;
 use crate::read::{SocketStats, StatsProcess};
 use crate::show::{address, short};
+use std::collections::HashSet;
 
 /// Remaining bytes within the memory limit below which a process counts as out of memory.
 const MEMORY_LEFT: u64 = 1 << 20;
@@ -11,6 +13,20 @@ const MEMORY_LEFT: u64 = 1 << 20;
 /// Number of consecutive retransmissions without an acknowledgement from which a connection counts
 /// as interrupted. A single one occurs on working networks.
 const LOST_IN_A_ROW: u64 = 3;
+
+/// Returns the most interrupted connection of a process with the host of a peer. The process may have
+/// connections of another purpose.
+fn interrupted_socket(process: &StatsProcess) -> Option<&SocketStats> {
+    let sockets = process.sockets.iter().filter(|one| one.unanswered >= LOST_IN_A_ROW);
+    let mut sockets: Vec<_> = sockets.collect();
+    if sockets.is_empty() {
+        return None;
+    }
+    let peers = process.pages.iter().flat_map(|page| page.peers());
+    let hosts: HashSet<_> = peers.filter_map(|peer| ip_of(&peer.address)).collect();
+    sockets.retain(|socket| ip_of(&socket.peer).is_some_and(|host| hosts.contains(&host)));
+    sockets.into_iter().max_by_key(|socket| socket.unanswered)
+}
 
 /// Returns the finding about a connection with lost packets.
 fn lost_packets(who: &str, socket: &SocketStats, earlier: &[SocketStats]) -> (String, String) {
@@ -50,8 +66,8 @@ pub(super) fn processes(before: &[StatsProcess], after: &[StatsProcess], list: &
             let seen = "an allocation of a MiB would fail".into();
             list.add(HangCause::Memory, pid, None, || (cause, seen));
         }
-        let worst = process.sockets.iter().max_by_key(|socket| socket.unanswered);
-        if let Some(socket) = worst.filter(|socket| socket.unanswered >= LOST_IN_A_ROW) {
+        let worst = interrupted_socket(process);
+        if let Some(socket) = worst {
             list.add(HangCause::Retransmits, pid, None, || {
                 let earlier = before.get(&process.key()).map_or(&[][..], |old| &old.sockets);
                 lost_packets(&who, socket, earlier)

@@ -343,7 +343,7 @@ fn root_cause_is_first_with_the_number_of_waiting_processes() {
 
 #[test]
 fn lost_packets_are_found_from_three_in_a_row() {
-    let mut process = of(1, 9, EndpointStats::default(), &[]);
+    let mut process = of(1, 9, EndpointStats::default(), &[peer(9)]);
     let socket =
         |unanswered| SocketStats { peer: text_words("10.0.0.9:4"), unanswered, repeated: 5 };
     process.sockets = vec![socket(2), socket(1)];
@@ -352,4 +352,7 @@ fn lost_packets_are_found_from_three_in_a_row() {
     let found = examine(&[], std::slice::from_ref(&process), NOW);
     assert_eq!(found[0].cause, "packets of process 1 (test) to 10.0.0.9:4 are lost");
     assert_eq!(found.len(), 1);
+    // A connection with a host without a peer has another purpose.
+    process.sockets[2].peer = text_words("10.0.0.8:4");
+    assert_eq!(rules(&[process], &[]), []);
 }

@@ -2,13 +2,17 @@
 use super::cause::HangCause;
 use super::finding::Finding;
 use super::view::{EndpointView, HangAnalysis, LASTING, has_pending};
-use crate::layout::{ANY, PeerStats, states, words_text};
-use crate::origin::ProcessKey;
+use crate::layout::{ANY, PeerStats, states};
+use crate::origin::{ProcessKey, ip_of};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// Maximum number of waits followed for all counts; beyond it only direct ones are counted.
 const MOST_STEPS: usize = 20_000_000;
+
+/// Maximum number of findings about hosts without statistics.
+const MOST_UNSEEN: usize = 20;
 
 /// Waiting processes by the process waited for.
 pub(super) struct WaitGraph {
@@ -43,7 +47,9 @@ impl WaitGraph {
     /// Adds findings about hosts without statistics, in an analysis of several hosts.
     pub(super) fn find_unseen(&self, analysis: &HangAnalysis<'_>, findings: &mut Vec<Finding>) {
         let mut steps = MOST_STEPS;
-        for (host, waiters) in unseen_hosts(analysis) {
+        let mut hosts: Vec<_> = unseen_hosts(analysis).into_iter().collect();
+        hosts.sort_by_key(|(_, waiters)| Reverse(waiters.len()));
+        for (host, waiters) in hosts.into_iter().take(MOST_UNSEEN) {
             let Some(first) = waiters.iter().min().copied() else { continue };
             let name = analysis.views.iter().find(|view| view.process.key() == first);
             let name = name.map_or_else(String::new, EndpointView::who);
@@ -139,9 +145,8 @@ fn unseen_hosts(analysis: &HangAnalysis<'_>) -> UnseenHosts {
             if !is_waited_for || !lasts || analysis.at(view, &peer.address).is_some() {
                 continue;
             }
-            let address: Option<SocketAddr> = words_text(&peer.address).parse().ok();
-            if let Some(address) = address.filter(|one| !one.ip().is_loopback()) {
-                hosts.entry(address.ip()).or_default().insert(view.process.key());
+            if let Some(host) = ip_of(&peer.address).filter(|host| !host.is_loopback()) {
+                hosts.entry(host).or_default().insert(view.process.key());
             }
         }
     }
