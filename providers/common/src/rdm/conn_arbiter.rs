@@ -17,6 +17,8 @@ pub enum LocalConnState {
     None,
     /// The peer rejected the local request; it has to be retried.
     Refused,
+    /// The local request is not sent, because there is no link yet: the peer does not know of it.
+    Dialing,
     /// Our call is not answered yet.
     Calling,
     /// The connection is made, or accepted by this side.
@@ -79,7 +81,7 @@ impl IncomingConnReq {
         match own {
             LocalConnState::None => ConnReqDecision::Accept,
             _ if self.order == Ordering::Equal => ConnReqDecision::Crossing,
-            LocalConnState::Refused => ConnReqDecision::Replace,
+            LocalConnState::Refused | LocalConnState::Dialing => ConnReqDecision::Replace,
             LocalConnState::Calling => match (self.peer_behind_firewall, self.behind_firewall) {
                 (true, false) => ConnReqDecision::Replace,
                 (false, true) => ConnReqDecision::Reject,
@@ -101,6 +103,29 @@ pub struct BackoffPolicy {
     pub longest: Duration,
     /// Maximum number of consecutive rejections; a further one is final.
     pub most: u32,
+}
+
+/// Time in seconds for the kernel's connection attempts to a host that answers nothing
+/// (tcp_syn_retries of tcp(7)).
+pub const KERNEL_CONNECT_TIME: u64 = 127;
+
+impl BackoffPolicy {
+    /// Returns the pause after so many consecutive rejections.
+    const fn pause(&self, rejections: u32) -> Duration {
+        let doublings = if rejections < 16 { rejections } else { 16 };
+        let pause = self.delay.saturating_mul(1 << doublings);
+        if pause.as_nanos() < self.longest.as_nanos() { pause } else { self.longest }
+    }
+
+    /// Returns the time from the first rejection to the final one.
+    pub const fn total(&self) -> Duration {
+        let (mut total, mut rejections) = (Duration::ZERO, 0);
+        while rejections < self.most {
+            rejections += 1;
+            total = total.saturating_add(self.pause(rejections));
+        }
+        total
+    }
 }
 
 /// Maximum number of concurrent connects. Others are queued, and many are not necessary later,
@@ -171,8 +196,7 @@ impl ConnectBackoff {
             return None;
         }
         self.rejections += 1;
-        let delay = rule.delay.saturating_mul(1 << self.rejections.min(16)).min(rule.longest);
-        self.due = Some(now + delay);
+        self.due = Some(now + rule.pause(self.rejections));
         self.due
     }
 
@@ -322,6 +346,7 @@ mod tests {
             assert!(!retry.take_due(due), "once");
         }
         assert_eq!(waits, [2, 4, 8, 16, 32, 64, 100, 100, 100, 100]);
+        assert_eq!(RULE.total().as_millis(), waits.iter().sum());
         assert_eq!((retry.rejections(), retry.due()), (0, None));
     }
 
@@ -423,10 +448,13 @@ mod tests {
                     let again = side.own == LocalConnState::Refused && side.retry.take_due(now);
                     if (first || again) && draw(3) > 0 {
                         calls += 1;
-                        (side.own, side.by) = (LocalConnState::Calling, calls);
-                        net.push((1 - me, calls, SentCall::Call));
+                        (side.own, side.by) = (LocalConnState::Dialing, calls);
                     } else if again {
                         side.retry.call_at(now);
+                    }
+                    if side.own == LocalConnState::Dialing && draw(3) > 0 {
+                        side.own = LocalConnState::Calling;
+                        net.push((1 - me, side.by, SentCall::Call));
                     }
                 }
                 now += Duration::from_millis(draw(3) as u64);

@@ -14,7 +14,9 @@ use super::idle_closer;
 use crate::provider::RXM;
 use crate::wire::{Accept, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::conn_arbiter::{BackoffPolicy, ConnReqDecision, IncomingConnReq, LocalConnState};
+use ofi_provider::conn_arbiter::{
+    BackoffPolicy, ConnReqDecision, IncomingConnReq, KERNEL_CONNECT_TIME, LocalConnState,
+};
 use ofi_provider::core_provider::CoreEvent;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -22,13 +24,15 @@ use ofi_provider::log::peer_text;
 use std::time::Duration;
 
 /// Retry rule for rejected connection requests: 10 ms after the first rejection, 1.28 s after the
-/// last ones, for 13 s in all. A rejecting peer is connecting by itself; this takes long while many
-/// processes start.
+/// last ones, for more than two minutes in all. A rejecting peer is connecting by itself; this takes
+/// long while many processes start. Its request may have been lost at a full accept queue, and its
+/// kernel repeats it up to a minute later.
 const RETRY: BackoffPolicy = BackoffPolicy {
     delay: Duration::from_millis(5),
     longest: Duration::from_millis(5 << 8),
-    most: 16,
+    most: 108,
 };
+const _: () = assert!(RETRY.total().as_secs() >= KERNEL_CONNECT_TIME);
 
 impl RxmEngineEp {
     /// Calls a peer; returns the new connection.

@@ -19,7 +19,8 @@ use crate::wire::{
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::conn_arbiter::{
-    BackoffPolicy, ConnReqDecision, IncomingConnReq, LocalConnState, ProcessInstance,
+    BackoffPolicy, ConnReqDecision, IncomingConnReq, KERNEL_CONNECT_TIME, LocalConnState,
+    ProcessInstance,
 };
 use ofi_provider::contexts::Contexts;
 use ofi_provider::eq::EqEvent;
@@ -32,9 +33,11 @@ use std::time::Duration;
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Retry rule for rejected connection requests between endpoints, before they fail with
-/// -FI_ECONNREFUSED.
-const RETRY: BackoffPolicy =
-    BackoffPolicy { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
+/// -FI_ECONNREFUSED after more than two minutes: the peer's own request may have been lost at a full
+/// accept queue, and its kernel repeats it up to a minute later.
+pub(super) const RETRY: BackoffPolicy =
+    BackoffPolicy { delay: RETRY_DELAY, longest: Duration::from_millis(1280), most: 112 };
+const _: () = assert!(RETRY.total().as_secs() >= KERNEL_CONNECT_TIME);
 
 /// Retry rule for contexts of scalable endpoints. A peer without support for contexts just
 /// disconnects, so fewer attempts suffice.
@@ -350,6 +353,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let answer = call.answer(match known {
             None => LocalConnState::None,
             Some(known) if known.is_connected() => LocalConnState::Made,
+            Some(known) if known.stage == Stage::Connecting => LocalConnState::Dialing,
             Some(_) => LocalConnState::Calling,
         });
         match answer {

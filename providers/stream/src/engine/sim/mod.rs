@@ -16,7 +16,7 @@ mod unknown_peer;
 
 use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
-use super::handshake::Handshake;
+use super::handshake::{Handshake, RETRY};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::multi_rail::{MultiRail, RailLink};
 use crate::objects::StreamEndpointExt;
@@ -619,7 +619,7 @@ mod tests {
                 sim.poll_once(0);
                 sim.read(0, usize::MAX);
             }
-            assert_eq!(rejections, if short { 1 } else { 101 });
+            assert_eq!(rejections, if short { 1 } else { RETRY.most + 1 });
             drop(engine);
             sim.settle();
             sim.end_all();

@@ -11,7 +11,8 @@ use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkPoller, TIMER_TOKEN,
     Transport, ZeroCopyLink, ZerocopyDone,
 };
-use faults::{DialRepeats, ListenerLosses, is_local};
+use faults::{DialRepeats, is_local};
+pub(crate) use faults::{FIRST_REPEAT, ListenerLosses};
 use listener::RingListener;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};

@@ -1,4 +1,5 @@
 //! Connection storms: a thousand nodes calling one another at the same time, with lossy listeners.
+use super::rings::{FIRST_REPEAT, ListenerLosses};
 use super::{RingSim, choices};
 use ofi_provider::abi::FI_COMPLETION;
 use ofi_simulation::{NodeConfig, SimRandom};
@@ -56,4 +57,31 @@ fn messages_of_a_thousand_peers_arrive_although_listeners_lose_their_calls() {
 #[test]
 fn messages_of_hundreds_of_peers_arrive_over_few_connections() {
     run(300, Some(3));
+}
+
+/// Has each of two nodes send to the other; the connection request of the first one is lost. Returns
+/// the time until both messages arrived, in nanoseconds.
+fn cross(first: usize) -> u64 {
+    let (mut sim, second) = (nodes(2, None), 1 - first);
+    let mut ops = Vec::new();
+    for (node, to, one_in) in [(first, second, 1), (second, first, 0)] {
+        sim.world.world().losses = ListenerLosses { one_in, ..ListenerLosses::default() };
+        ops.push(sim.receive_now((to, 0), LEN));
+        ops.push(sim.send_immediately(node, (to, 0), LEN, FI_COMPLETION));
+        sim.rounds(50);
+    }
+    sim.rounds(500);
+    (0..2).for_each(|node| sim.read(node, usize::MAX));
+    assert!(ops.iter().all(|id| sim.is_over(*id) && sim.failure(*id).is_none()));
+    let nanos = sim.world.world().nanos;
+    sim.settle();
+    sim.end_all();
+    nanos
+}
+
+#[test]
+fn a_request_is_accepted_while_the_own_one_is_lost_at_a_listener() {
+    for first in [0, 1] {
+        assert!(cross(first) < FIRST_REPEAT, "before the kernel repeats the lost request");
+    }
 }

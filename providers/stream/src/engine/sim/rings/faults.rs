@@ -6,7 +6,7 @@ use ofi_provider::addr::Addr;
 use std::net::IpAddr;
 
 /// Time until a lost connection request is repeated for the first time, as by Linux; it doubles.
-const FIRST_REPEAT: u64 = 1_000_000_000;
+pub(crate) const FIRST_REPEAT: u64 = 1_000_000_000;
 
 /// Losses of connection requests at listeners: of one in so many, and of those without space in
 /// the queue of the listener. 0: none.
