@@ -310,6 +310,9 @@ impl Drop for SharedAddrTable {
         if self.process != std::process::id() {
             return;
         }
+        // Two processes closing at the same time would both find the lock of the other one, so each gives up
+        // its own first.
+        let _ = self.lock(USERS, FileLock::Open, false);
         if self.lock(USERS, FileLock::Exclusive, false).is_ok() {
             let same = |at: Metadata, own: Metadata| (at.dev(), at.ino()) == (own.dev(), own.ino());
             let at_path = std::fs::symlink_metadata(&self.path).ok();
@@ -461,6 +464,24 @@ mod tests {
         assert!(folder.file().exists());
         drop(reader);
         assert!(!folder.file().exists());
+    }
+
+    #[test]
+    fn one_of_two_closing_at_the_same_time_removes_the_name() {
+        let folder = TableFolder::new();
+        for _ in 0..300 {
+            let tables = [(); 2].map(|()| folder.open(false).unwrap());
+            let both = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                for table in tables {
+                    scope.spawn(|| {
+                        both.wait();
+                        drop(table);
+                    });
+                }
+            });
+            assert!(!folder.file().exists());
+        }
     }
 
     #[test]
