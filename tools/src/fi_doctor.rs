@@ -16,11 +16,11 @@ Usage: fi_doctor [-i SECONDS] [--json] [PID...]
        fi_doctor [--json] [--from] FILE...
        fi_doctor [--json] --hosts HOST,... [--command COMMAND] [--timeout SECONDS]
 
-Looks twice at processes of this host that use libfabric, and says why nothing
-moves: the cause first, then what was seen and what to do. Name a process of a job,
-whose peers on this host are found, or none for all that this user may look at.
-For jobs on several hosts, name files written by 'fi_ps --dump' on each host, or
-the hosts.
+Reads the statistics of processes with libfabric on this host twice, and reports
+the cause of a hang, the observations that show it, and the advised action. With
+the number of a process, its peers on this host are included; without a number,
+all processes readable by this user are. A job on several hosts needs the files
+written by 'fi_ps --dump' on each of them, or the names of the hosts.
 
   -i SECONDS         time between both looks (default 2)
   --json             the findings as JSON
