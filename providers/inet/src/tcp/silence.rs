@@ -73,9 +73,7 @@ pub(super) struct AckState {
 impl AckState {
     /// Reads the state of a socket; none if it is unknown.
     pub(super) fn of(socket: &StreamSocket) -> Option<Self> {
-        let mut bytes = [0; 128];
-        let len = socket.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).ok()?;
-        Self::parse(&bytes[..len])
+        tcp_info(socket, Self::parse)
     }
 
     /// Parses the kernel's bytes, as many as it has.
@@ -90,11 +88,16 @@ impl AckState {
 
 /// Returns the number of connections in the accept queue of a listening socket; none if it is unknown.
 pub(super) fn accept_queue_len(listener: &StreamSocket) -> Option<usize> {
-    let mut bytes = [0; 28];
-    let len = listener.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).ok()?;
     // tcpi_unacked, which has another meaning for connections.
-    let queued = u32::from_ne_bytes(*bytes[..len].get(24..28)?.first_chunk()?);
-    usize::try_from(queued).ok()
+    let queued = |bytes: &[u8]| Some(u32::from_ne_bytes(*bytes.get(24..28)?.first_chunk()?));
+    usize::try_from(tcp_info(listener, queued)?).ok()
+}
+
+/// Parses the kernel's `struct tcp_info` of a socket, as much as it has.
+fn tcp_info<T>(socket: &StreamSocket, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+    let mut bytes = [0; 128];
+    let len = socket.get_bytes(libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).ok()?;
+    parse(bytes.get(..len)?)
 }
 
 #[cfg(test)]

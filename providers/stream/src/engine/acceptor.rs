@@ -97,9 +97,8 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     /// Closes idle connections at the limit, for those waiting at an endpoint's listener. Returns true if
     /// one may be accepted now.
     fn make_space(&mut self, ep_id: u32) -> bool {
-        IdleCloser::new(self.rx).make_space(|rx| {
-            rx.tx.io.listeners.get(ep_id).map_or(1, |listener| listener.waiting().max(1))
-        })
+        IdleCloser::new(self.rx)
+            .make_space(|rx| rx.tx.io.listeners.get(ep_id).map_or(1, LinkListener::waiting))
     }
 
     /// Reads from a pending connection reported by the poller, and responds to a complete request.
