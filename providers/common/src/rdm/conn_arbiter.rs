@@ -183,6 +183,8 @@ impl ConnectLimiter {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ConnectBackoff {
     rejections: u32,
+    /// Consecutive connections ended by the peer without an answer, counted as rejections, too.
+    unanswered: u32,
     due: Option<Instant>,
     in_line: bool,
 }
@@ -191,7 +193,29 @@ impl ConnectBackoff {
     /// The peer refused our call, most likely because it is calling us itself. Returns when to
     /// call again; none if it is not worth it any more, and then the count begins anew.
     pub fn refused(&mut self, now: Instant, rule: &BackoffPolicy) -> Option<Instant> {
-        if self.rejections >= rule.most {
+        self.unanswered = 0;
+        self.call_again(now, rule, self.rejections >= rule.most)
+    }
+
+    /// Records the end of a connection before the peer's answer. Returns the time of the next attempt, as
+    /// [`refused`](Self::refused) does, or `None` after `most` consecutive ends.
+    pub fn ended_unanswered(
+        &mut self,
+        now: Instant,
+        rule: &BackoffPolicy,
+        most: u32,
+    ) -> Option<Instant> {
+        self.unanswered += 1;
+        self.call_again(now, rule, self.rejections >= rule.most || self.unanswered > most)
+    }
+
+    fn call_again(
+        &mut self,
+        now: Instant,
+        rule: &BackoffPolicy,
+        is_final: bool,
+    ) -> Option<Instant> {
+        if is_final {
             *self = Self::default();
             return None;
         }
@@ -348,6 +372,26 @@ mod tests {
         assert_eq!(waits, [2, 4, 8, 16, 32, 64, 100, 100, 100, 100]);
         assert_eq!(RULE.total().as_millis(), waits.iter().sum());
         assert_eq!((retry.rejections(), retry.due()), (0, None));
+    }
+
+    #[test]
+    fn consecutive_ends_without_an_answer_are_final_before_rejections() {
+        let (mut refused, now) = (ConnectBackoff::default(), Instant::now());
+        let mut is_retried = |answered: bool| match answered {
+            true => refused.refused(now, &RULE).is_some(),
+            false => refused.ended_unanswered(now, &RULE, 2).is_some(),
+        };
+        for (answered, expected) in [
+            (false, true),
+            (false, true),
+            (true, true),
+            (false, true),
+            (false, true),
+            (false, false),
+            (false, true),
+        ] {
+            assert_eq!(is_retried(answered), expected);
+        }
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub(super) const RETRY: BackoffPolicy =
     BackoffPolicy { delay: RETRY_DELAY, longest: Duration::from_millis(1280), most: 112 };
 const _: () = assert!(RETRY.total().as_secs() >= KERNEL_CONNECT_TIME);
 
+/// Maximum number of consecutive connections ended by a peer before its response, about 10 s in all: a
+/// peer with another key ends all of them.
+pub(super) const UNANSWERED_MOST: u32 = 16;
+
 /// Retry rule for contexts of scalable endpoints. A peer without support for contexts just
 /// disconnects, so fewer attempts suffice.
 const RETRY_CONTEXT: BackoffPolicy = BackoffPolicy { most: 10, ..RETRY };
@@ -177,7 +181,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 Ok(())
             }
             CmType::Nack => {
-                self.on_reject(id, message.data);
+                self.on_reject(id, Some(message.data));
                 Ok(())
             }
             _ => Err(Malformed("connection message out of turn")),
@@ -194,7 +198,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let conn = &self.rx.tx.io.conns[id];
         let is_rdm = self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
         if is_rdm {
-            self.on_reject(id, Vec::new());
+            self.on_reject(id, None);
         }
         is_rdm || self.repeat_request(id)
     }
@@ -231,7 +235,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let conn = &self.rx.tx.io.conns[id];
         let rdm = self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
         if rdm && conn.stage == Stage::AwaitResponse {
-            self.on_reject(id, Vec::new());
+            self.on_reject(id, None);
         } else {
             self.rx.fail(id, Error::CONNREFUSED);
         }
@@ -496,12 +500,15 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             return;
         }
         self.rx.tx.eps[ep_id].peers[peer].extra.is_absent = true;
-        self.retry_connect(id, &BackoffPolicy { most, ..AWAIT });
+        self.retry_connect(id, &BackoffPolicy { most, ..AWAIT }, true);
     }
 
-    /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
-    /// again after a delay, up to a number of refusals.
-    pub(super) fn on_reject(&mut self, id: u32, data: Vec<u8>) {
+    /// Handles a rejection by the peer with these data, or the end of the connection without a response.
+    /// A MSG endpoint's connection has failed; an RDM peer is called again after a delay, up to a number
+    /// of rejections.
+    pub(super) fn on_reject(&mut self, id: u32, data: Option<Vec<u8>>) {
+        let is_answered = data.is_some();
+        let data = data.unwrap_or_default();
         let conn = &mut self.rx.tx.io.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let ep = &mut self.rx.tx.eps[ep_id];
@@ -517,12 +524,13 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         }
         // An RDM peer refuses because it is calling us, or believes it still has
         // a connection that we know is gone. Either way it is worth waiting.
-        self.retry_connect(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
+        let rule = if between_endpoints { &RETRY } else { &RETRY_CONTEXT };
+        self.retry_connect(id, rule, is_answered);
     }
 
     /// Moves queued transfers from a failed connection to the peer's incoming connection, or to the
     /// next attempt.
-    fn retry_connect(&mut self, id: u32, rule: &BackoffPolicy) {
+    fn retry_connect(&mut self, id: u32, rule: &BackoffPolicy, is_answered: bool) {
         let conn = &mut self.rx.tx.io.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let waiting = std::mem::take(&mut conn.tx);
@@ -541,7 +549,12 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             }
             return;
         }
-        match entry.extra.retry.refused(self.rx.tx.io.net.now(), rule) {
+        let (retry, now) = (&mut entry.extra.retry, self.rx.tx.io.net.now());
+        let due = match is_answered {
+            true => retry.refused(now, rule),
+            false => retry.ended_unanswered(now, rule, UNANSWERED_MOST),
+        };
+        match due {
             Some(due) => {
                 entry.extra.parked.extend(waiting);
                 self.rx.tx.io.wake_at(due);

@@ -16,7 +16,7 @@ mod unknown_peer;
 
 use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
-use super::handshake::{Handshake, RETRY};
+use super::handshake::{Handshake, RETRY, UNANSWERED_MOST};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::multi_rail::{MultiRail, RailLink};
 use crate::objects::StreamEndpointExt;
@@ -599,7 +599,7 @@ mod tests {
     /// It may be refused again and again, or there may be no descriptor to call with.
     #[test]
     fn a_peer_without_a_name_is_forgotten_when_calling_it_comes_to_nothing() {
-        for short in [false, true] {
+        for (short, answer) in [(false, Some(Vec::new())), (false, None), (true, None)] {
             let mut sim = RingSim::with(1, |plan, _| two(plan));
             let message = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
             sim.forget(0, 1);
@@ -610,7 +610,7 @@ mod tests {
                 let calling = state.rx.tx.io.conns.iter().map(|(id, _)| id).next();
                 if let Some(id) = calling {
                     rejections += 1;
-                    Handshake::new(&mut state.rx).on_reject(id, Vec::new());
+                    Handshake::new(&mut state.rx).on_reject(id, answer.clone());
                 }
                 drop(state);
                 here::have_shortage(usize::from(short), SimRandom::new(1));
@@ -619,7 +619,8 @@ mod tests {
                 sim.poll_once(0);
                 sim.read(0, usize::MAX);
             }
-            assert_eq!(rejections, if short { 1 } else { RETRY.most + 1 });
+            let most = if answer.is_some() { RETRY.most } else { UNANSWERED_MOST };
+            assert_eq!(rejections, if short { 1 } else { most + 1 });
             drop(engine);
             sim.settle();
             sim.end_all();
