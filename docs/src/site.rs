@@ -34,6 +34,7 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
             ("SECURITY.md", "Security"),
             ("docs/compatibility.md", "Compatibility"),
             ("docs/foreign-plug-ins.md", "Foreign plug-ins"),
+            ("examples/README.md", "Example programs"),
         ],
     ),
     (
