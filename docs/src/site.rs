@@ -10,9 +10,11 @@
 //! links to what is not in the repository, or a text is in no chapter.
 #![forbid(unsafe_code)]
 mod growth;
+mod landing;
 mod tables;
 
 use growth::growth_charts;
+use landing::{comparison_chart, shown_charts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
@@ -25,7 +27,9 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
     (
         "Use",
         &[
+            ("docs/use.md", "Use it with a program"),
             ("docs/which-provider.md", "Which provider should I use?"),
+            ("docs/faq.md", "Questions and answers"),
             ("docs/migration.md", "Migration from the original"),
             ("docs/tuning.md", "Tuning"),
             ("docs/hangs.md", "Jobs that hang"),
@@ -55,7 +59,10 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
 ];
 
 /// Images that texts contain, besides charts.
-const DIAGRAMS: [&str; 2] = ["docs/layers.svg", "docs/tagged-send.svg"];
+const DIAGRAMS: [&str; 3] = [COMPARISON, "docs/layers.svg", "docs/tagged-send.svg"];
+
+/// The chart of README.md.
+const COMPARISON: &str = "docs/beside.svg";
 
 /// What texts may refer to.
 struct SitePages {
@@ -295,6 +302,12 @@ fn stage(root: &Path, figures: &str) -> DocResult<BTreeMap<String, String>> {
     for (page, source) in &sources {
         let source = if page == "docs/benchmarks.md" {
             source.replace("{charts}", &body).replace("{growth}", &grows)
+        } else if page == "README.md" {
+            source.replacen(
+                "\n## Install it\n",
+                &format!("\n{}\n## Install it\n", shown_charts(&body)),
+                1,
+            )
         } else {
             source.clone()
         };
@@ -310,6 +323,10 @@ fn stage(root: &Path, figures: &str) -> DocResult<BTreeMap<String, String>> {
     }
     for diagram in DIAGRAMS {
         files.insert(format!("src/{diagram}"), read_text(&root.join(diagram))?);
+    }
+    // The figures of this machine, if they are complete.
+    if let Some(chart) = comparison_chart(figures) {
+        files.insert(format!("src/{COMPARISON}"), chart);
     }
     files.extend(charts.into_iter().map(|(name, svg)| (format!("src/docs/{name}"), svg)));
     files.insert("src/SUMMARY.md".into(), summary);
@@ -408,6 +425,25 @@ mod tests {
         assert!(seen > 3);
     }
 
+    /// `UPDATE_CHART=1 cargo test -p ofi-docs` writes it.
+    #[test]
+    fn the_chart_of_the_readme_is_that_of_the_figures() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let chart = comparison_chart(&read_text(&root.join("docs/figures.tsv")).unwrap()).unwrap();
+        if env::var_os("UPDATE_CHART").is_some() {
+            write_text(&root.join(COMPARISON), &chart).unwrap();
+        }
+        assert!(read_text(&root.join(COMPARISON)).unwrap() == chart, "{COMPARISON} is stale");
+        assert!(read_text(&root.join("README.md")).unwrap().contains(COMPARISON));
+    }
+
+    #[test]
+    fn readme_is_short() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let lines = read_text(&root.join("README.md")).unwrap().lines().count();
+        assert!(lines <= 120, "{lines} lines");
+    }
+
     #[test]
     fn site_contains_every_text_and_has_no_broken_links() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -419,5 +455,8 @@ mod tests {
         assert!(files.contains_key("src/docs/growth-1.svg"));
         assert!(files["src/ARCHITECTURE.md"].contains("](docs/layers.svg)"));
         assert!(files.contains_key("src/docs/layers.svg"));
+        assert!(files["src/README.md"].contains("](docs/beside.svg)"));
+        let charts = |page: &str| files[page].matches("](docs/chart-").count();
+        assert_eq!(charts("src/README.md"), 6);
     }
 }
