@@ -3,6 +3,10 @@
 vendored.py prune VENDOR METADATA   leaves of a crate that METADATA (cargo metadata, once for each system)
                                     does not name no more than cargo has to see, and nothing compiled of any
 vendored.py copyright VENDOR        prints the crates' paragraphs of a debian/copyright
+vendored.py sbom VENDOR LINKED VERSION
+                                    prints a list of the crates (SBOM) as JSON of CycloneDX 1.5. Crates in the file LINKED,
+                                    lines 'NAME vVERSION' as cargo tree prints them, are in the libraries and programs;
+                                    the others only build or test them
 """
 
 import json
@@ -158,10 +162,54 @@ def copyright_paragraphs(vendor):
             sys.exit(f"no crate has the text of {name}")
 
 
+def sbom(vendor, linked, version):
+    with open(linked) as stream:
+        required = {tuple(line.split()[:2]) for line in stream if len(line.split()) > 1}
+    components = []
+    for folder, fields in crates(vendor):
+        sums = json.loads((folder / ".cargo-checksum.json").read_text())
+        if not sums["files"]:
+            continue  # pruned: nothing of it is left
+        purl = f"pkg:cargo/{fields['name']}@{fields['version']}"
+        components.append(
+            {
+                "type": "library",
+                "bom-ref": purl,
+                "name": fields["name"],
+                "version": fields["version"],
+                "scope": "required" if (fields["name"], "v" + fields["version"]) in required else "excluded",
+                "hashes": [{"alg": "SHA-256", "content": sums["package"]}],
+                "licenses": [{"expression": re.sub(r"\s*/\s*", " OR ", fields["license"])}],
+                "purl": purl,
+            }
+        )
+    own = {
+        "type": "library",
+        "bom-ref": f"pkg:generic/ofi@{version}",
+        "name": "ofi",
+        "version": version,
+        "licenses": [{"expression": "BSD-2-Clause OR MIT"}],
+        "purl": f"pkg:generic/ofi@{version}",
+    }
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": own},
+        "components": components,
+        "dependencies": [
+            {"ref": own["bom-ref"], "dependsOn": [each["bom-ref"] for each in components if each["scope"] == "required"]}
+        ],
+    }
+    print(json.dumps(document, indent=1))
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["prune"] and len(sys.argv) == 4:
         prune(sys.argv[2], sys.argv[3])
     elif sys.argv[1:2] == ["copyright"] and len(sys.argv) == 3:
         copyright_paragraphs(sys.argv[2])
+    elif sys.argv[1:2] == ["sbom"] and len(sys.argv) == 5:
+        sbom(*sys.argv[2:])
     else:
         sys.exit(__doc__)
