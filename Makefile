@@ -105,7 +105,7 @@ deb: ## Debian packages of that archive, in out/deb (docs/packaging.md)
 rpm: ## RPM packages of it, in out/rpm
 	@packaging/make-rpm
 
-demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
+demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI; figures by fi_perf
 	@ctest/programs/demo
 
 test: local ## unit tests of the shared crates, and conformance over tcp and shm: the quick check of a change
@@ -127,7 +127,7 @@ check-aarch64: ## the library built for aarch64 and tested by qemu-user, in a De
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@mkdir -p out; rm -f out/figures.new
 	@export BENCH_FIGURES='$(CURDIR)/out/figures.new'; benches/run; rc=$$?; benches/local || rc=1; benches/first || rc=1; \
-	  benches/busy || rc=1; benches/network || rc=1; benches/streams || rc=1; benches/secret || rc=1; benches/mpi || rc=1; \
+	  benches/busy || rc=1; benches/network || rc=1; benches/streams || rc=1; benches/secret || rc=1; benches/mpi || rc=1; benches/perf || rc=1; \
 	  mv out/figures.new out/figures.tsv; exit $$rc
 
 MDBOOK := $(or $(shell command -v mdbook),out/mdbook/bin/mdbook)
