@@ -1,4 +1,5 @@
-//! Generated documents name the tests they are generated from, and links find their sections.
+//! Generated documents name the tests they are generated from, links find their sections, and
+//! workflows call commands of the repository.
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -77,4 +78,68 @@ fn each_link_to_a_section_finds_its_heading() {
         }
     }
     assert!(links > 3, "{links} links");
+}
+
+/// Returns the words of the workflow's commands after `make`.
+fn make_targets(workflow: &str) -> BTreeSet<&str> {
+    let is_target = |word: &&str| {
+        word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-')
+    };
+    let mut targets = BTreeSet::new();
+    // Lists of packages contain the word as well.
+    for line in workflow.lines().filter(|line| !line.contains(" install -y ")) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        targets.extend(
+            words.windows(2).filter(|pair| pair[0] == "make").map(|pair| pair[1]).filter(is_target),
+        );
+    }
+    targets
+}
+
+#[test]
+fn workflows_call_targets_sections_and_scripts_of_the_repository() {
+    let (makefile, check) = (read("Makefile"), read("ctest/check"));
+    let mut found = BTreeSet::new();
+    for name in files_of(".github/workflows", ".yml") {
+        let workflow = read(format!(".github/workflows/{name}"));
+        for target in make_targets(&workflow) {
+            assert!(makefile.contains(&format!("\n{target}:")), "{name}: make {target}");
+            found.insert(target.to_owned());
+        }
+        for sections in workflow.split("CHECK_ONLY=\"").skip(1) {
+            for section in sections.split('"').next().unwrap().split(' ') {
+                assert!(
+                    check.contains(&format!("\nsection {section} ")),
+                    "{name}: section {section}"
+                );
+            }
+        }
+        for word in workflow.split_whitespace().filter(|word| word.starts_with("fuzz/")) {
+            assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(word).exists(), "{name}: {word}");
+        }
+    }
+    for target in ["check", "check-packages", "rpm", "test", "docs"] {
+        assert!(found.contains(target), "no workflow runs make {target}");
+    }
+}
+
+#[test]
+fn workflows_pin_actions_and_run_on_each_system() {
+    let mut all = String::new();
+    for name in files_of(".github/workflows", ".yml") {
+        let workflow = read(format!(".github/workflows/{name}"));
+        for line in workflow.lines().filter_map(|line| line.split_once("uses: ")) {
+            let version = line.1.split_once('@').map_or("", |(_, version)| version.trim());
+            let parts: Vec<_> = version.strip_prefix('v').unwrap_or("").split('.').collect();
+            let is_number =
+                |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+            assert!(parts.len() == 3 && parts.iter().all(is_number), "{name}: {}", line.1);
+        }
+        assert!(workflow.contains("\npermissions:\n  contents: read\n"), "{name}");
+        all += &workflow;
+    }
+    for part in ["debian:12", "debian:13", "ubuntu:", "rockylinux:", "fedora:", "aarch64", "cron:"]
+    {
+        assert!(all.contains(part), "{part}");
+    }
 }
