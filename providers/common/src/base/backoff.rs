@@ -11,6 +11,7 @@
 //! | next to nothing | none | one yield after 50 us of empty polls, then after twice as many polls |
 //! | short | yes, also polling | a yield with every empty poll but the first few |
 //! | very long | yes, computing | after 50 us short sleeps instead of yields, for a while |
+//! | very long, after short ones | yes, a crowd of polling ones, or computing after several | as before |
 //!
 //! A yield to a computing thread costs a whole time slice, thousands of times the response time of a
 //! peer running on another processor. So the caller keeps polling for the possible response time of a
@@ -69,6 +70,10 @@ const FEW: u32 = 4;
 /// Consecutive yields without effect after which no other thread is assumed to need the processor.
 const DECLINED_OFTEN: u8 = 2;
 
+/// Consecutive yields of more than [`SLICE`] after which polling threads are assumed to compute. A yield
+/// to a crowd of polling threads takes as long as all of their polls.
+const LONG_OFTEN: u8 = 8;
+
 /// Initial and maximum time, in nanoseconds, without yields after a computing thread took the
 /// processor. The time grows while such threads are present.
 const PAUSE: u64 = 10_000_000;
@@ -101,6 +106,8 @@ struct CpuContention {
     others: AtomicU8,
     /// Consecutive yields without effect.
     declined: AtomicU8,
+    /// Consecutive yields of more than [`SLICE`] to polling threads.
+    long: AtomicU8,
     /// Time of the next yield to computing threads, in nanoseconds of [`fine_now`], and its
     /// distance from the last yield.
     again_at: AtomicU64,
@@ -118,6 +125,7 @@ impl CpuContention {
         Self {
             others: AtomicU8::new(Contender::None as u8),
             declined: AtomicU8::new(0),
+            long: AtomicU8::new(0),
             again_at: AtomicU64::new(0),
             pause: AtomicU64::new(PAUSE),
             polled_at: AtomicU64::new(0),
@@ -161,6 +169,14 @@ impl CpuContention {
         }
     }
 
+    /// Records a yield of more than [`SLICE`]. Returns true if it may have been used by polling threads.
+    fn is_crowd(&self) -> bool {
+        let long = self.long.load(Ordering::Relaxed) + 1;
+        let is_crowd = self.others() == Contender::Poll && long < LONG_OFTEN;
+        self.long.store(if is_crowd { long } else { 0 }, Ordering::Relaxed);
+        is_crowd
+    }
+
     /// Records a yield from `start` to `end` (nanoseconds).
     fn record_yield(&self, start: u64, end: u64) {
         let others = match end.saturating_sub(start) {
@@ -174,8 +190,10 @@ impl CpuContention {
             }
             taken if taken < SLICE => {
                 self.polled_at.store(end, Ordering::Relaxed);
+                self.long.store(0, Ordering::Relaxed);
                 Contender::Poll
             }
+            _ if self.is_crowd() => Contender::Poll,
             _ => {
                 let pause = self.pause.load(Ordering::Relaxed);
                 self.again_at.store(end + pause, Ordering::Relaxed);
@@ -393,6 +411,24 @@ mod tests {
         cpu_contention.record_yield(again, again + 3_000_000);
         let still = polls(&mut own, 168, again + PAUSE + 3_000_000, &cpu_contention);
         assert_eq!(still, [(167, BackoffAction::Sleep(SLEEP))]);
+    }
+
+    #[test]
+    fn long_yields_to_polling_threads_are_those_of_a_crowd_until_there_are_many() {
+        let cpu_contention = CpuContention::new();
+        let long = |start| cpu_contention.record_yield(start, start + SLICE);
+        for _ in 0..2 {
+            cpu_contention.record_yield(0, 20_000);
+            (1..u64::from(LONG_OFTEN)).for_each(|n| long(n * SLICE));
+            assert_eq!(cpu_contention.others(), Contender::Poll);
+        }
+        long(100 * SLICE);
+        assert_eq!(cpu_contention.others(), Contender::Compute);
+        // One is enough without polling threads.
+        (0..2).for_each(|_| cpu_contention.record_yield(0, 300));
+        assert_eq!(cpu_contention.others(), Contender::None);
+        long(200 * SLICE);
+        assert_eq!(cpu_contention.others(), Contender::Compute);
     }
 
     #[test]
