@@ -49,7 +49,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 .PHONY: help build install uninstall local dist deb rpm wheel demo test check check-long check-packages check-verbs check-aarch64 bench docs features conformance hangs fmt lint headers clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 # The headers are committed: what writes them ('make headers') takes long to compile.
 build: ## the library, its providers and the tools, optimised
