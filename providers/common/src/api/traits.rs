@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::info::{InfoChain, InfoQuery, InfoRef};
 use crate::lock::Level;
 use crate::mcast::GroupRole;
-use crate::operation::{AtomicOp, ReadOp, RecvOp, SendOp, WriteOp};
+use crate::operation::{AtomicOp, FastRecv, ReadOp, RecvOp, SendOp, WriteOp};
 use crate::peer_srx::SrxOwner;
 use crate::progress::Progress;
 use crate::wait::WaitKind;
@@ -224,7 +224,7 @@ pub trait Msg {
     /// Posts a receive, tagged or not, if no call and no panic is possible and `LEVEL` is the
     /// [`level`](Self::level). Returns false in any other case, without any effect.
     #[inline(always)]
-    fn try_post_fast<const LEVEL: usize>(&self, _op: RecvOp, _tagged: bool) -> bool {
+    fn try_post_fast<const LEVEL: usize>(&self, _op: FastRecv, _tagged: bool) -> bool {
         false
     }
 }

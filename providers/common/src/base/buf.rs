@@ -626,6 +626,32 @@ impl SendBuf {
     }
 }
 
+/// Contiguous [`RecvBuf`], which is nothing to be dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvSegment {
+    segment: iovec,
+    desc: *mut c_void,
+}
+
+impl RecvSegment {
+    /// A buffer to receive into, with the descriptor of its memory (fi_mr_desc(3)).
+    ///
+    /// # Safety
+    /// As for [`RecvBuf::new`].
+    #[inline(always)]
+    pub unsafe fn new(buf: *mut c_void, len: usize, desc: *mut c_void) -> Self {
+        let len = if buf.is_null() { 0 } else { len };
+        Self { segment: iovec { iov_base: buf, iov_len: len }, desc }
+    }
+}
+
+impl From<RecvSegment> for RecvBuf {
+    #[inline(always)]
+    fn from(RecvSegment { segment, desc }: RecvSegment) -> Self {
+        Self(Segments { first: segment, desc, all: None })
+    }
+}
+
 /// Buffer of the application for a message.
 #[derive(Clone, Debug)]
 pub struct RecvBuf(Segments);

@@ -306,6 +306,22 @@ impl<T> Lock<T> {
         Some((result, self.state.swap(FREE, Ordering::Release) == CONTENDED))
     }
 
+    /// Uses the value of a lock of [`Level::Serialized`] if no call of the application is inside; the use
+    /// must not panic. Returns `None` if one is, or for a lock of another level. There is no guard, and so
+    /// no call to drop it.
+    #[inline(always)]
+    pub fn quickly_serialized<U: LockUse<T>>(&self, to_do: U) -> Option<U::Result> {
+        let Level::Serialized = self.level else { return None };
+        if self.state.load(Ordering::Relaxed) != FREE {
+            return None;
+        }
+        self.state.store(HELD, Ordering::Relaxed);
+        // SAFETY: no other call is inside, and none comes in: the application serializes its calls.
+        let result = to_do.use_value(unsafe { &mut *self.value.get() });
+        self.state.store(FREE, Ordering::Relaxed);
+        Some(result)
+    }
+
     /// Uses the value from a thread of the library; none if another thread holds the lock, or
     /// the application wants no thread of the library.
     pub fn run_for_library<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
@@ -396,6 +412,15 @@ pub struct Guard<'a, T> {
 #[derive(Debug)]
 pub struct NestedGuard<'a, T> {
     lock: &'a Lock<T>,
+}
+
+/// Use of a locked value in place: unlike the code of a closure, its code cannot become a call.
+pub trait LockUse<T> {
+    /// Result of the use.
+    type Result;
+
+    /// Uses the value; implemented with `inline(always)`.
+    fn use_value(self, value: &mut T) -> Self::Result;
 }
 
 /// Access to the value under [`Lock::try_lock_fast`].

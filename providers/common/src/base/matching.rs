@@ -11,7 +11,7 @@
 //! moves to the index when one is found behind many others.
 use crate::error::{Error, Result};
 use crate::heap;
-use crate::ring_queue::{FirstInRing, RingQueue};
+use crate::ring_queue::{FirstInRing, RingQueue, VacantSlot};
 use crate::slab::{NONE, Slab};
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -188,19 +188,36 @@ fn class_key(class: u32, src: u64) -> u64 {
     src ^ u64::from(class) << 40
 }
 
-impl<R> Posted<R> {
-    /// Returns true if the queue has to grow before [`push`](Self::push).
-    #[inline(always)]
-    pub fn is_full(&self) -> bool {
-        self.recent.is_full()
-    }
+/// Position behind all receives of a queue.
+pub struct VacantPosition<'a, R> {
+    slot: VacantSlot<'a, TakenRecv<R>>,
+    next_seq: &'a mut u64,
+}
 
+impl<R> VacantPosition<'_, R> {
+    /// Posts a receive.
+    #[inline(always)]
+    pub fn post(self, pattern: Pattern, value: R) {
+        let seq = *self.next_seq;
+        *self.next_seq += 1;
+        self.slot.put(TakenRecv { value, seq, key: pattern.into() });
+    }
+}
+
+impl<R> Posted<R> {
     /// Posts a receive behind all others.
     #[inline(always)]
     pub fn push(&mut self, pattern: Pattern, value: R) {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.recent.push(TakenRecv { value, seq, key: pattern.into() });
+    }
+
+    /// Returns the position behind all other receives; `None` if the queue has to grow.
+    #[inline(always)]
+    pub fn vacant(&mut self) -> Option<VacantPosition<'_, R>> {
+        let Self { recent, next_seq, .. } = self;
+        recent.vacant().map(|slot| VacantPosition { slot, next_seq })
     }
 
     /// Returns a receive to its position before all younger ones, as a multi-receive buffer with

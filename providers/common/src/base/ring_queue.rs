@@ -41,6 +41,22 @@ fn empty<T>(slots: usize) -> Box<[Option<T>]> {
     std::iter::repeat_with(|| None).take(slots).collect()
 }
 
+/// Slot behind the last value of a ring.
+pub(crate) struct VacantSlot<'a, T> {
+    slot: &'a mut Option<T>,
+    tail: &'a mut usize,
+}
+
+impl<T> VacantSlot<'_, T> {
+    /// Adds the value.
+    #[inline(always)]
+    pub(crate) fn put(self, value: T) {
+        // There is nothing in a slot behind the last value, and so nothing to drop.
+        std::mem::forget(self.slot.replace(value));
+        *self.tail = self.tail.wrapping_add(1);
+    }
+}
+
 impl<T> Default for RingQueue<T> {
     fn default() -> Self {
         Self { slots: empty(FIRST_SLOTS), head: 0, tail: 0 }
@@ -66,17 +82,25 @@ impl<T> RingQueue<T> {
         if self.is_full() {
             self.grow();
         }
-        let slot = self.tail & self.slots.len().wrapping_sub(1);
-        if let Some(slot) = self.slots.get_mut(slot) {
-            // There is nothing in a slot behind the last value, and so nothing to drop.
-            std::mem::forget(slot.replace(value));
-            self.tail = self.tail.wrapping_add(1);
+        if let Some(vacant) = self.vacant() {
+            vacant.put(value);
         }
+    }
+
+    /// Returns the slot behind the last value; `None` if the ring has to grow.
+    #[inline(always)]
+    pub(crate) fn vacant(&mut self) -> Option<VacantSlot<'_, T>> {
+        if self.is_full() {
+            return None;
+        }
+        let Self { slots, tail, .. } = self;
+        let slot = *tail & slots.len().wrapping_sub(1);
+        slots.get_mut(slot).map(|slot| VacantSlot { slot, tail })
     }
 
     /// Returns true if the ring has to grow for the next value.
     #[inline(always)]
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.len() == self.slots.len()
     }
 

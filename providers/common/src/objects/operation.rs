@@ -2,7 +2,7 @@
 //! calls.
 use crate::abi::{fi_addr_t, fid_cq};
 use crate::atomic::Operation;
-use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, SendBuf};
+use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, RecvSegment, SendBuf};
 use crate::completion::Context;
 use crate::error::{Error, Result};
 use crate::packet_sink::DeliverPacketFn;
@@ -110,6 +110,24 @@ pub struct RecvOp {
     /// The application's pointer returned in the completion.
     pub context: Context,
     /// Flags of the call: FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub flags: u64,
+}
+
+/// [`RecvOp`] with a contiguous buffer, for the fast paths of receives. A path that ends early has nothing
+/// to drop, and so no call.
+#[derive(Clone, Copy, Debug)]
+pub struct FastRecv {
+    /// The buffer the message goes to.
+    pub buf: RecvSegment,
+    /// The peer a message must be from, FI_ADDR_UNSPEC for any.
+    pub src: fi_addr_t,
+    /// The tag to match, for tagged receives.
+    pub tag: u64,
+    /// Ignored bits of the tag.
+    pub ignore: u64,
+    /// The application's pointer returned in the completion.
+    pub context: Context,
+    /// Flags of the call.
     pub flags: u64,
 }
 

@@ -28,6 +28,7 @@ use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
 use crate::lock::{FastGuard, Guard, Level};
+use crate::operation::FastRecv;
 use crate::peer_srx::SrxOwner;
 use core::ffi::c_int;
 use std::os::fd::RawFd;
@@ -621,7 +622,7 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
         self.engine.level()
     }
     #[inline(always)]
-    fn try_post_fast<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+    fn try_post_fast<const LEVEL: usize>(&self, op: FastRecv, tagged: bool) -> bool {
         let Some(mut state) = self.engine.try_lock_fast::<LEVEL>() else { return false };
         let Some(matcher) = state.matcher_if_open(self.id) else { return false };
         matcher.try_post_fast(op, tagged)

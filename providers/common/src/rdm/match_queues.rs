@@ -13,9 +13,10 @@ use crate::buf::MessageBytes;
 use crate::completions::RxCompletions;
 use crate::cq::Completion;
 use crate::error::{Error, Result};
+use crate::lock::LockUse;
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::multi_recv::{MultiBufs, Recv};
-use crate::operation::RecvOp;
+use crate::operation::{FastRecv, RecvOp};
 use crate::reserved::{INTERNAL_OP, ONLY_TAG};
 use crate::stats::{ANY, EndpointStats, PendingOpStats};
 use std::collections::HashMap;
@@ -207,6 +208,31 @@ impl<B> MatchQueues<B> {
     }
 }
 
+/// Post of a receive as by [`MatchQueues::push_first`], without calls and panics.
+#[derive(Debug)]
+pub(super) struct FirstPush {
+    pub(super) pattern: Pattern,
+    pub(super) op: FastRecv,
+    pub(super) tagged: bool,
+}
+
+impl<B> LockUse<MatchQueues<B>> for FirstPush {
+    type Result = bool;
+
+    /// Returns false, without any effect, if messages wait or another receive needs memory.
+    #[inline(always)]
+    fn use_value(self, queues: &mut MatchQueues<B>) -> bool {
+        let Self { pattern, op, tagged } = self;
+        let queue = usize::from(tagged);
+        if !queues.unexpected[queue].is_empty() {
+            return false;
+        }
+        let Some(position) = queues.posted[queue].vacant() else { return false };
+        position.post(pattern, Recv::new(op.buf.into(), op.context, op.flags));
+        true
+    }
+}
+
 impl<B: UnexpectedBody> MatchQueues<B> {
     /// Posts a receive, or returns it if messages wait.
     #[inline(always)]
@@ -222,14 +248,6 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         }
         self.posted[queue].push(pattern, Recv::new(op.buf, op.context, op.flags));
         None
-    }
-
-    /// Runs [`push_first`](Self::push_first) without calls and panics. Returns false, without any
-    /// effect, if messages wait or another receive needs memory.
-    #[inline(always)]
-    pub(super) fn try_push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> bool {
-        !self.posted[usize::from(tagged)].is_full()
-            && self.push_first(pattern, op, tagged).is_none()
     }
 
     /// Passes a message to the oldest receive, if it is an ordinary one, matches, and is large

@@ -1,5 +1,5 @@
 //! Rules for the match criteria of an endpoint's receives.
-use crate::abi::FI_ADDR_UNSPEC;
+use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::matching::Pattern;
 use crate::operation::RecvOp;
 use crate::reserved::OWN_TAG;
@@ -41,8 +41,19 @@ impl RecvRules {
     /// source, because a message's own statement about its sender is not trusted.
     #[inline(always)]
     pub(super) fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
+        self.pattern_of((op.src, op.tag, op.ignore), own)
+    }
+
+    /// Returns the match criteria of a receive with this source, tag, and ignored bits of the tag, as
+    /// [`pattern`](Self::pattern) does.
+    #[inline(always)]
+    pub(super) fn pattern_of(
+        &self,
+        (src, tag, ignore): (fi_addr_t, u64, u64),
+        own: bool,
+    ) -> Pattern {
         let chooses = self.directed || own;
-        let src = (chooses && op.src != FI_ADDR_UNSPEC).then_some(op.src);
-        Pattern { src, tag: op.tag, ignore: op.ignore }
+        let src = (chooses && src != FI_ADDR_UNSPEC).then_some(src);
+        Pattern { src, tag, ignore }
     }
 }

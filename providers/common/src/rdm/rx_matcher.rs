@@ -11,7 +11,7 @@
 //! Buffered messages are counted by sender, for the quotas of peers. The provider defines the
 //! capacity, and the handling of a message exceeding it.
 use super::endpoint_queues::{EndpointQueues, QueueOwnership};
-use super::match_queues::MatchQueues;
+use super::match_queues::{FirstPush, MatchQueues};
 use super::messages::{COLLECTIVE, TAGGED};
 pub use super::messages::{
     Envelope, MatchedMessage, PeekedMessage, PostOutcome, QUEUES, UnexpectedBody, UnexpectedMessage,
@@ -29,12 +29,12 @@ use crate::buffered::BufferedRecv;
 use crate::completions::RxCompletions;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
-use crate::lock::Level;
+use crate::lock::LockUse;
 use crate::matching::Pattern;
 use crate::mr::MrTable;
 use crate::multi_recv::BUFFERED;
 pub use crate::multi_recv::Recv;
-use crate::operation::RecvOp;
+use crate::operation::{FastRecv, RecvOp};
 use crate::peer_srx::{SrxOwner, SrxStart, SrxStartQueue};
 use crate::reserved::{INTERNAL_OP, ONLY_TAG};
 use crate::slab::NONE;
@@ -702,19 +702,16 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// Fast path of [`post_fast`](Self::post_fast) for queues with space: saves the frame of a
     /// function with calls and panics. Returns false in any other case, without any effect.
     #[inline(always)]
-    pub fn try_post_fast(&mut self, op: RecvOp, tagged: bool) -> bool {
+    pub fn try_post_fast(&mut self, op: FastRecv, tagged: bool) -> bool {
         if op.flags & SPECIAL != 0 || self.ended {
             return false;
         }
-        let rules = &self.rules;
+        let pattern = self.rules.pattern_of((op.src, op.tag, op.ignore), false);
+        let first = FirstPush { pattern, op, tagged };
         match self.queues.location_mut() {
-            QueueOwnership::Own(queues) => {
-                queues.try_push_first(rules.pattern(&op, false), op, tagged)
-            }
+            QueueOwnership::Own(queues) => first.use_value(queues),
             QueueOwnership::Shared(queues, _) if B::ONE_LOCK => {
-                let queues = queues.try_lock_fast::<{ Level::SERIALIZED }>();
-                let Some(mut queues) = queues else { return false };
-                queues.try_push_first(rules.pattern(&op, false), op, tagged)
+                queues.quickly_serialized(first).unwrap_or(false)
             }
             QueueOwnership::Shared(..) => false,
         }

@@ -42,14 +42,23 @@ impl<N: ShmTransport> StreamState<N> {
             }
             _ => None,
         };
+        if self.rx.tx.io.active.shm().is_empty() && !self.is_publishing() {
+            return self.poll_sockets(sink);
+        }
         self.look_further(first, sink);
+    }
+
+    /// Returns true if the statistics are published in this progress iteration.
+    #[inline(always)]
+    fn is_publishing(&self) -> bool {
+        self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0
     }
 
     /// Runs the rest of a progress iteration. `first`: the result of polling the only connection
     /// over shared memory, if it was polled.
     #[inline(never)]
     fn look_further(&mut self, first: Option<InlineRecv>, sink: Option<&PacketSink<'_>>) {
-        if self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0 {
+        if self.is_publishing() {
             self.show();
             self.rx.tx.io.sample_traffic();
             if self.rx.tx.io.blocked.is_any_unread() {
@@ -59,6 +68,12 @@ impl<N: ShmTransport> StreamState<N> {
         if !self.rx.tx.io.active.shm().is_empty() && self.poll_shm_conns(first, sink) {
             return;
         }
+        self.poll_sockets(sink);
+    }
+
+    /// Reads the only active connection, or the ones reported by the poller.
+    #[inline(always)]
+    fn poll_sockets(&mut self, sink: Option<&PacketSink<'_>>) {
         let io = &mut self.rx.tx.io;
         io.poll.count_without_poll();
         match *io.active.sockets() {

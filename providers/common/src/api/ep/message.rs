@@ -8,11 +8,11 @@ use crate::abi::{
 use crate::api::traits::Endpoint;
 use crate::api::unsupported;
 use crate::boundary::{ffi_guard_nocancel, ffi_guard_transfer};
-use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
+use crate::buf::{RecvBuf, RecvSegment, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::FidObject;
-use crate::operation::{ImmediateSendFns, RecvOp, SendOp};
+use crate::operation::{FastRecv, ImmediateSendFns, RecvOp, SendOp};
 use crate::reserved::ONLY_TAG;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -303,11 +303,11 @@ macro_rules! receives {
             context: *mut c_void,
         ) -> ssize_t {
             // SAFETY: see above.
-            let args = unsafe { (EpFid::<E>::from_c(ep), RecvBuf::new(buf, len)) };
-            if let (Ok(ep), Ok(buf)) = args {
-                let (buf, context, flags) = (buf.with_desc(desc), Context(context), ep.rx());
+            let args = unsafe { (EpFid::<E>::from_c(ep), RecvSegment::new(buf, len, desc)) };
+            if let (Ok(ep), buf) = args {
+                let (context, flags) = (Context(context), ep.rx());
                 let (tag, ignore) = (or_0!($($tag)?), or_0!($($ignore)?));
-                let op = RecvOp { buf, src, tag, ignore, context, flags };
+                let op = FastRecv { buf, src, tag, ignore, context, flags };
                 if ep.try_post_fast::<LEVEL>(op, $tagged) {
                     return 0;
                 }

@@ -4,7 +4,7 @@ use crate::api::bindings::Bindings;
 use crate::api::multicast::Multicast;
 use crate::api::scalable::Scalable;
 use crate::api::stx::Stx;
-use crate::api::traits::Endpoint;
+use crate::api::traits::{Endpoint, Msg};
 use crate::buf::SegmentLimit;
 use crate::coll::Collectives;
 use crate::completions::{CompletionSink, OutstandingOps};
@@ -14,6 +14,7 @@ use crate::eq::{DomainEq, FidPtr};
 use crate::error::{Error, Result};
 use crate::mr::MrTable;
 use crate::object::{Object, Parent, Users};
+use crate::operation::FastRecv;
 use crate::progress::Progress;
 use crate::reserved::WITH_DEVICES;
 use std::ops::Deref;
@@ -145,6 +146,21 @@ impl<E> Deref for EpShared<E> {
     type Target = Parts<E>;
     fn deref(&self) -> &Parts<E> {
         &self.parts
+    }
+}
+
+impl<E: Msg> EpShared<E> {
+    /// Passes a receive to the provider, as [`hand`](Self::hand) does, with [`Msg::try_post_fast`]. The code
+    /// of a closure might become a call.
+    #[inline(always)]
+    pub(crate) fn try_post_fast<const LEVEL: usize>(&self, op: FastRecv, tagged: bool) -> bool {
+        let outstanding = self.outstanding(false);
+        outstanding.posted();
+        let is_posted = self.inner.try_post_fast::<LEVEL>(op, tagged);
+        if !is_posted {
+            outstanding.refused();
+        }
+        is_posted
     }
 }
 

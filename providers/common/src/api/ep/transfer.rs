@@ -10,7 +10,7 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::mr::MrTable;
-use crate::operation::{AtomicOp, ReadOp, RecvOp, SendOp, WriteOp};
+use crate::operation::{AtomicOp, FastRecv, ReadOp, RecvOp, SendOp, WriteOp};
 use crate::reserved::{TO_GROUPS, WITH_DEVICES, is_group};
 use std::mem;
 
@@ -148,12 +148,11 @@ start!(
 impl<E: Endpoint> EpFid<E> {
     /// Passes a receive to the provider if no further work is needed ([`Msg::try_post_fast`]).
     #[inline(always)]
-    pub(super) fn try_post_fast<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+    pub(super) fn try_post_fast<const LEVEL: usize>(&self, op: FastRecv, tagged: bool) -> bool {
         if op.flags & SPECIAL != 0 {
             return false;
         }
-        let post = |ep: &E| ep.try_post_fast::<LEVEL>(op, tagged).then_some(()).ok_or(Error::AGAIN);
-        self.shared.hand(false, post).is_ok()
+        self.shared.try_post_fast::<LEVEL>(op, tagged)
     }
 
     /// Hands a transfer to the provider, to the counter it waits for, or to a group. Memory of
