@@ -273,7 +273,7 @@ mod tests {
             pci: Some(Pci { domain_id: 0, bus_id: 0x3b, device_id: 1, function_id: 2 }),
             link: NicLink {
                 mtu: 4096,
-                speed: 100_000_000_000,
+                speed: 1_000_000_000,
                 state: fi_link_state::FI_LINK_UP.into(),
                 network_type: Some(c"Ethernet".into()),
                 ..NicLink::default()
@@ -293,7 +293,7 @@ mod tests {
             "    nic:\n        fi_device_attr:\n            name: mlx5_0\n",
             "            device_id: (null)\n",
             "                bus_id: 59\n",
-            "            speed: 100000000000\n            state: FI_LINK_UP\n",
+            "            speed: 1000000000\n            state: FI_LINK_UP\n",
             "            network_type: Ethernet\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");

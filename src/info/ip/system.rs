@@ -242,7 +242,9 @@ fn card(folder: &Path, device: &Path, link: &Link, speed: Option<u64>) -> Nic {
         link: NicLink {
             address: text(value(folder, "address")),
             mtu: number(folder, "mtu").and_then(|mtu| usize::try_from(mtu).ok()).unwrap_or(0),
-            speed: usize::try_from(speed.unwrap_or(0).saturating_mul(1_000_000)).unwrap_or(0),
+            // With addresses of 32 bits, the number ends below 4.3 Gbit/s.
+            speed: usize::try_from(speed.unwrap_or(0).saturating_mul(1_000_000))
+                .unwrap_or(usize::MAX),
             state: match value(folder, "operstate").as_deref() {
                 Some("up") => fi_link_state::FI_LINK_UP.into(),
                 Some("unknown") | None => fi_link_state::FI_LINK_UNKNOWN.into(),
