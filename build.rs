@@ -787,7 +787,11 @@ fn c_declare(ty: &syn::Type, name: &str) -> String {
 /// values of the Rust mirror.
 fn write_abi_rows() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let table = |name: &str| fs::read_to_string(format!("ctest/abi/{name}")).unwrap_or_default();
+    // Layouts of another data model than that of the tables: ctest/processors/run.
+    println!("cargo:rerun-if-env-changed=OFI_ABI_TABLES");
+    let folder = env::var("OFI_ABI_TABLES").unwrap_or_else(|_| "ctest/abi".to_owned());
+    println!("cargo:rerun-if-changed={folder}");
+    let table = |name: &str| fs::read_to_string(format!("{folder}/{name}")).unwrap_or_default();
     let rows = |text: &str| -> Vec<Vec<String>> {
         text.lines().skip(1).map(|row| row.split('\t').map(str::to_owned).collect()).collect()
     };

@@ -83,23 +83,23 @@ unsafe extern "C" {
 
 // Hidden, which a function that Rust gives a C name cannot be in a cdylib.
 core::arch::global_asm!(
-    ".pushsection .text.ofi_variadic,\"ax\",@progbits",
+    ".pushsection .text.ofi_variadic,\"ax\",%progbits",
     ".globl ofi_log_text",
     ".hidden ofi_log_text",
-    ".type ofi_log_text, @function",
+    ".type ofi_log_text, %function",
     "ofi_log_text:",
-    symver::jump!(),
+    symver::jump!("ofi_log_text"),
     ".size ofi_log_text, . - ofi_log_text",
     ".popsection",
     f = sym entry::log_text,
 );
 core::arch::global_asm!(
-    ".pushsection .text.ofi_variadic,\"ax\",@progbits",
+    ".pushsection .text.ofi_variadic,\"ax\",%progbits",
     ".globl ofi_param_define_text",
     ".hidden ofi_param_define_text",
-    ".type ofi_param_define_text, @function",
+    ".type ofi_param_define_text, %function",
     "ofi_param_define_text:",
-    symver::jump!(),
+    symver::jump!("ofi_param_define_text"),
     ".size ofi_param_define_text, . - ofi_param_define_text",
     ".popsection",
     f = sym entry::param_define_text,

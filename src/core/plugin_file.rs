@@ -3,6 +3,10 @@ use crate::hook_mapping::{HookMapping, OtherSide};
 use crate::log;
 use crate::provider::LoadedProvider;
 use core::mem;
+#[cfg(target_pointer_width = "32")]
+use libc::{ELFCLASS32 as CLASS, Elf32_Ehdr as FileHeader, Elf32_Phdr as ProgramHeader};
+#[cfg(target_pointer_width = "64")]
+use libc::{ELFCLASS64 as CLASS, Elf64_Ehdr as FileHeader, Elf64_Phdr as ProgramHeader};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use ofi::abi::{FI_ENOMEM, fi_provider};
 use std::fs::File;
@@ -73,6 +77,16 @@ const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
     libc::EM_X86_64
 } else if cfg!(target_arch = "aarch64") {
     libc::EM_AARCH64
+} else if cfg!(target_arch = "riscv64") {
+    libc::EM_RISCV
+} else if cfg!(target_arch = "powerpc64") {
+    libc::EM_PPC64
+} else if cfg!(target_arch = "s390x") {
+    libc::EM_S390
+} else if cfg!(target_arch = "arm") {
+    libc::EM_ARM
+} else if cfg!(target_arch = "x86") {
+    libc::EM_386
 } else {
     0
 };
@@ -84,23 +98,25 @@ const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
 /// - The file is for another processor architecture. For the loader there is no such file.
 fn defect_of(file: &Path) -> Option<String> {
     /// Offsets of the fields of an ELF file's header and of its program headers.
-    const MACHINE_AT: usize = mem::offset_of!(libc::Elf64_Ehdr, e_machine);
-    const PHOFF: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phoff);
-    const PHENTSIZE: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phentsize);
-    const PHNUM: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phnum);
-    const OFFSET: usize = mem::offset_of!(libc::Elf64_Phdr, p_offset);
-    const FILESZ: usize = mem::offset_of!(libc::Elf64_Phdr, p_filesz);
+    const MACHINE_AT: usize = mem::offset_of!(FileHeader, e_machine);
+    const PHOFF: usize = mem::offset_of!(FileHeader, e_phoff);
+    const PHENTSIZE: usize = mem::offset_of!(FileHeader, e_phentsize);
+    const PHNUM: usize = mem::offset_of!(FileHeader, e_phnum);
+    const OFFSET: usize = mem::offset_of!(ProgramHeader, p_offset);
+    const FILESZ: usize = mem::offset_of!(ProgramHeader, p_filesz);
     const ENCODING: u8 = if cfg!(target_endian = "little") { 1 } else { 2 };
     let u16_at = |of: &[u8], at: usize| Some(u16::from_ne_bytes(*of.get(at..)?.first_chunk()?));
     let u32_at = |of: &[u8], at: usize| Some(u32::from_ne_bytes(*of.get(at..)?.first_chunk()?));
-    let u64_at = |of: &[u8], at: usize| Some(u64::from_ne_bytes(*of.get(at..)?.first_chunk()?));
+    // Offsets and sizes have the width of an address.
+    let word_at =
+        |of: &[u8], at: usize| Some(usize::from_ne_bytes(*of.get(at..)?.first_chunk()?) as u64);
     let cut_off = || Some("the file is cut off".to_owned());
     let file = File::open(file).ok()?;
     let envelope = file.metadata().ok().filter(|envelope| envelope.is_file())?;
-    let mut header = [0; size_of::<libc::Elf64_Ehdr>()];
+    let mut header = [0; size_of::<FileHeader>()];
     file.read_exact_at(&mut header, 0).ok()?;
     if !header.starts_with(b"\x7fELF")
-        || header[libc::EI_CLASS] != libc::ELFCLASS64
+        || header[libc::EI_CLASS] != CLASS
         || header[libc::EI_DATA] != ENCODING
     {
         return None;
@@ -113,11 +129,11 @@ fn defect_of(file: &Path) -> Option<String> {
     }
     let entry = usize::from(u16_at(&header, PHENTSIZE)?);
     let mut table = vec![0; entry * usize::from(u16_at(&header, PHNUM)?)];
-    if file.read_exact_at(&mut table, u64_at(&header, PHOFF)?).is_err() {
+    if file.read_exact_at(&mut table, word_at(&header, PHOFF)?).is_err() {
         return cut_off();
     }
     let beyond = |segment: &[u8]| {
-        let end = u64_at(segment, OFFSET)?.checked_add(u64_at(segment, FILESZ)?);
+        let end = word_at(segment, OFFSET)?.checked_add(word_at(segment, FILESZ)?);
         Some(u32_at(segment, 0)? == libc::PT_LOAD && end.is_none_or(|end| end > envelope.len()))
     };
     let is_cut_off = table.chunks_exact(entry.max(1)).any(|segment| beyond(segment) == Some(true));
@@ -179,7 +195,7 @@ mod tests {
     #[test]
     fn file_for_another_processor_architecture_is_recognized() {
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let at = mem::offset_of!(libc::Elf64_Ehdr, e_machine);
+        let at = mem::offset_of!(FileHeader, e_machine);
         bytes[at..at + 2].copy_from_slice(&libc::EM_SPARCV9.to_ne_bytes());
         let foreign = std::env::temp_dir().join(format!("ofi-sparc-{}", std::process::id()));
         std::fs::write(&foreign, &bytes).unwrap();
