@@ -46,7 +46,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm wheel demo test check check-long check-packages check-verbs check-aarch64 bench docs features conformance hangs fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm wheel demo test check check-long check-packages check-verbs check-aarch64 check-processors bench docs features conformance hangs fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -128,7 +128,10 @@ check-verbs: local ## the verbs provider over software RDMA, in a small QEMU gue
 	@ctest/vm/run
 
 check-aarch64: ## the library built for aarch64 and tested by qemu-user, in a Debian of its own (root)
-	@ctest/aarch64/run
+	@ctest/processors/run aarch64
+
+check-processors: ## the same for every architecture of ctest/processors/run
+	@CHECK_ONLY="$$(ctest/processors/run --list)" ctest/check
 
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@mkdir -p out; rm -f out/figures.new
