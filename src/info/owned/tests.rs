@@ -108,10 +108,13 @@ fn the_sizes_of_the_generations_are_those_of_their_releases() {
         ApiLevel::V1_8,
         ApiLevel::V1_9,
     ];
-    assert_eq!(levels.map(ApiLevel::domain), [120, 184, 184, 192, 200, 208, 224]);
-    assert_eq!(levels.map(ApiLevel::info), [112, 112, 120, 120, 120, 120, 120]);
-    assert_eq!(levels.map(ApiLevel::ep), [80, 96, 96, 96, 96, 96, 96]);
-    assert_eq!(levels.map(ApiLevel::tx), [72, 72, 72, 80, 80, 80, 80]);
+    // With addresses of 32 bits they depend on the alignment of u64 as well.
+    if cfg!(target_pointer_width = "64") {
+        assert_eq!(levels.map(ApiLevel::domain), [120, 184, 184, 192, 200, 208, 224]);
+        assert_eq!(levels.map(ApiLevel::info), [112, 112, 120, 120, 120, 120, 120]);
+        assert_eq!(levels.map(ApiLevel::ep), [80, 96, 96, 96, 96, 96, 96]);
+        assert_eq!(levels.map(ApiLevel::tx), [72, 72, 72, 80, 80, 80, 80]);
+    }
     assert_eq!(ApiLevel::of_release(version(1, 17)), ApiLevel::V1_3);
     assert_eq!(ApiLevel::of_release(version(2, 6)), ApiLevel::V1_9);
 }
