@@ -46,7 +46,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm wheel demo test check check-long check-packages check-verbs check-aarch64 check-processors bench docs features conformance hangs fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm wheel recipes demo test check check-long check-packages check-verbs check-aarch64 check-processors bench docs features conformance hangs fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -108,6 +108,9 @@ rpm: ## RPM packages of it, in out/rpm
 wheel: ## a wheel of PyPI with the library and its Python bindings, in out/wheel
 	@packaging/make-wheel
 
+recipes: ## recipes of Spack and conda for that archive, in out/recipes
+	@packaging/make-recipes
+
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI; figures by fi_perf
 	@ctest/programs/demo
 
@@ -121,8 +124,8 @@ check: ## every check there is; ends with 'N passed, N failed, N skipped'
 check-long: ## the same with long soaks: faults, random calls and fuzzing for hours in place of minutes
 	@CHECK_LONG=1 ctest/check
 
-check-packages: ## every package built and tested: archive, Debian, RPM, wheel (root)
-	@CHECK_ONLY="archive debian rpm wheel" ctest/check
+check-packages: ## every package built and tested: archive, Debian, RPM, wheel, Spack, conda, container (root)
+	@CHECK_ONLY="archive debian rpm wheel recipes container" ctest/check
 
 check-verbs: local ## the verbs provider over software RDMA, in a small QEMU guest
 	@ctest/vm/run
