@@ -18,6 +18,7 @@ mod secret_frames;
 mod sockaddr_bytes;
 mod tcp_cm;
 mod tcp_header;
+mod trace_text;
 
 fuzz_target!(
     init: chosen::choose(&[
@@ -35,6 +36,7 @@ fuzz_target!(
         ("sockaddr_bytes", sockaddr_bytes::run),
         ("tcp_cm", tcp_cm::run),
         ("tcp_header", tcp_header::run),
+        ("trace_text", trace_text::run),
     ]),
     |bytes: &[u8]| chosen::run(bytes)
 );
