@@ -165,7 +165,7 @@ impl<E: Endpoint> EpShared<E> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::CANCELED);
         }
-        self.hand(op.sends(), |ep| op.post(ep))
+        self.hand_transfer(op)
     }
 
     /// Returns the endpoint's access to the domain's deferred work, if the domain was opened for

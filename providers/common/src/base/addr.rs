@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::info::{InfoRef, Unresolved};
 use crate::interfaces::interfaces;
 use crate::link_addr::{LinkAddr, LinkLen};
+use crate::probes;
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt;
 use ofi::info::addr as text;
@@ -281,6 +282,20 @@ impl Addr {
                 Self::Ib(IbAddr { sid: addr.sid, ..IbAddr::new(addr.gid, addr.pkey) })
             }
             other => other,
+        }
+    }
+
+    /// Returns the number of an endpoint with this address in traces: a hash of the address's
+    /// [`identity`](Self::identity).
+    pub fn trace_id(&self) -> u64 {
+        match self {
+            Self::Ip(SocketAddr::V4(addr)) => {
+                probes::hash(addr.ip().octets().into_iter().chain(addr.port().to_be_bytes()))
+            }
+            Self::Ip(SocketAddr::V6(addr)) => {
+                probes::hash(addr.ip().octets().into_iter().chain(addr.port().to_be_bytes()))
+            }
+            other => probes::hash(other.clone().identity().to_bytes()),
         }
     }
 

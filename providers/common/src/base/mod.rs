@@ -29,6 +29,8 @@ pub mod matching;
 pub mod packet_sink;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;
+#[allow(unsafe_code)]
+pub mod probes;
 pub(crate) mod process_end;
 pub mod progress;
 pub mod reserved;

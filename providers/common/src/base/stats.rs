@@ -8,6 +8,7 @@
 use super::hang;
 use crate::error::Error;
 use crate::param::{core_boolean, core_size};
+use crate::probes::{self, EndpointTraceIds};
 use crate::provider::Provider;
 pub use crate::sys::coarse_now;
 use crate::sys::{count_forks, fine_now, generation, sealed_memory};
@@ -99,9 +100,13 @@ impl EndpointErrors {
         }
     }
 
-    /// Records an error ending an established connection.
+    /// Records an error ending an established connection of the endpoint with these numbers in traces.
     #[cold]
-    pub fn lost(&mut self, error: Error, peer: Option<String>) {
+    pub fn lost(&mut self, ids: Option<&EndpointTraceIds>, error: Error, peer: Option<String>) {
+        if probes::is_enabled() {
+            let own = ids.map_or(0, EndpointTraceIds::own);
+            probes::lost(own, error.code().into(), peer.as_deref().unwrap_or_default());
+        }
         self.lost = [self.lost[0] + 1, u64::from(error.code().unsigned_abs())];
         self.lost_at = coarse_now();
         self.lost_peer = text_words(&peer.unwrap_or_default());
@@ -620,7 +625,7 @@ mod tests {
         errors.add(Error::CONNRESET);
         errors.add(Error::INVAL);
         errors.add(Error::CONNRESET);
-        errors.lost(Error::CONNRESET, Some("127.0.0.1:5".into()));
+        errors.lost(None, Error::CONNRESET, Some("127.0.0.1:5".into()));
         let mut stats = EndpointStats::default();
         errors.show(&mut stats);
         assert_eq!(stats.errors[0].count, 2);

@@ -15,7 +15,8 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq, NextEntry};
 use crate::deferred::{InternalOps, Outcome};
 use crate::packet_sink::PacketSink;
-use crate::reserved::{INTERNAL_OP, OF_SHARED_RX};
+use crate::probes::{self, EndpointTraceIds};
+use crate::reserved::{INTERNAL_OP, OF_SHARED_RX, OWN_FLAGS};
 use std::sync::Arc;
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -84,6 +85,28 @@ fn complete_internal(internal_ops: Option<&InternalOps>, outcome: Outcome) {
     }
 }
 
+/// Numbers of an endpoint in traces, shared with its completion sinks; none for sinks without an
+/// endpoint.
+type TraceIds = Option<Arc<EndpointTraceIds>>;
+
+/// Reports a completion to a tracer.
+#[cold]
+#[inline(never)]
+fn trace(ids: &TraceIds, cq: Option<&Arc<Cq>>, of: (Context, u64, usize), error: i64) {
+    let own = ids.as_ref().map_or(0, |ids| ids.own());
+    let queue = cq.map_or(0, |cq| Arc::as_ptr(cq).addr());
+    probes::completed(own, of.0.0.addr(), of.1 & !OWN_FLAGS, of.2, error, queue);
+}
+
+/// Reports a failure to a tracer.
+#[cold]
+fn trace_failed(ids: &TraceIds, cq: Option<&Arc<Cq>>, error: &CompletionError) {
+    if probes::is_enabled() {
+        let CompletionError { of, error, .. } = error;
+        trace(ids, cq, (of.context, of.flags, of.len), error.code().into());
+    }
+}
+
 /// Completion sink of an endpoint's sends, reads, writes and atomic operations.
 #[derive(Clone, Debug, Default)]
 pub struct TxCompletions {
@@ -95,9 +118,24 @@ pub struct TxCompletions {
     pub(crate) writes: Option<Arc<Cntr>>,
     pub(crate) internal_ops: Option<InternalOps>,
     pub(crate) outstanding: OutstandingOps,
+    trace_ids: TraceIds,
 }
 
 impl TxCompletions {
+    /// Returns the numbers of the endpoint in traces, if there is one.
+    pub fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
+        self.trace_ids.as_ref()
+    }
+
+    /// Reports a success to a tracer, if there is one. It comes after the write of the entry: no register
+    /// keeps its value during the call.
+    #[inline(always)]
+    fn trace(&self, of: &Completion) {
+        if probes::is_enabled() {
+            trace(&self.trace_ids, self.cq.as_ref(), (of.context, of.flags, of.len), 0);
+        }
+    }
+
     /// The completion queue, if there is one.
     pub fn cq(&self) -> Option<&Arc<Cq>> {
         self.cq.as_ref()
@@ -150,6 +188,7 @@ impl TxCompletions {
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & INTERNAL_OP != 0 {
             self.outstanding.over();
+            self.trace(&of);
             return complete_internal(self.internal_ops.as_ref(), Ok(of));
         }
         self.succeeded(of, wanted);
@@ -168,6 +207,7 @@ impl TxCompletions {
                 cq.write(Completion { len: 0, ..of });
             }
         }
+        self.trace(&of);
     }
 
     /// Returns the slot of the next send's completion entry, if a success has no other effect.
@@ -182,11 +222,13 @@ impl TxCompletions {
     pub fn succeeded_at(&self, next: NextEntry<'_>, of: Completion) {
         self.outstanding.over();
         next.write(Completion { len: 0, ..of });
+        self.trace(&of);
     }
 
     /// Reports a failed or cancelled operation: counts it, and writes an error entry.
     pub fn failed(&self, error: CompletionError) {
         self.outstanding.over();
+        trace_failed(&self.trace_ids, self.cq.as_ref(), &error);
         if error.of.flags & INTERNAL_OP != 0 {
             return complete_internal(self.internal_ops.as_ref(), Err(error));
         }
@@ -209,6 +251,7 @@ impl TxCompletions {
     /// Writes the entry of a successful operation completed by another provider.
     #[inline(always)]
     pub fn reported(&self, of: Completion) {
+        self.trace(&of);
         if let Some(cq) = &self.cq {
             cq.write(of);
         }
@@ -216,6 +259,7 @@ impl TxCompletions {
 
     /// Writes the entry of a failed operation completed by another provider.
     pub fn report_failed(&self, error: CompletionError) {
+        trace_failed(&self.trace_ids, self.cq.as_ref(), &error);
         if let Some(cq) = &self.cq {
             cq.write_error(error);
         }
@@ -249,6 +293,7 @@ pub struct RxCompletions {
     hidden: fi_addr_t,
     pub(crate) internal_ops: Option<InternalOps>,
     pub(crate) outstanding: OutstandingOps,
+    pub(crate) trace_ids: TraceIds,
 }
 
 impl Default for RxCompletions {
@@ -262,11 +307,26 @@ impl Default for RxCompletions {
             hidden: 0,
             internal_ops: None,
             outstanding: OutstandingOps::default(),
+            trace_ids: None,
         }
     }
 }
 
 impl RxCompletions {
+    /// Returns the numbers of the endpoint in traces, if there is one.
+    pub fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
+        self.trace_ids.as_ref()
+    }
+
+    /// Reports a success to a tracer, if there is one. It comes after the write of the entry: no register
+    /// keeps its value during the call.
+    #[inline(always)]
+    fn trace(&self, of: &Completion) {
+        if probes::is_enabled() {
+            trace(&self.trace_ids, self.cq.as_ref(), (of.context, of.flags, of.len), 0);
+        }
+    }
+
     /// Enables source addresses in entries; without FI_SOURCE entries have FI_ADDR_NOTAVAIL instead
     /// (fi_cq(3)).
     pub(crate) fn tell_sources(&mut self, notified: bool) {
@@ -331,6 +391,7 @@ impl RxCompletions {
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & INTERNAL_OP != 0 {
             self.outstanding.over();
+            self.trace(&of);
             return complete_internal(self.internal_ops.as_ref(), Ok(of));
         }
         self.succeeded(of, wanted);
@@ -349,6 +410,7 @@ impl RxCompletions {
                 cq.write(self.filtered(of));
             }
         }
+        self.trace(&of);
     }
 
     /// Returns the slot of the next receive's completion entry, if a success has no other effect.
@@ -357,7 +419,8 @@ impl RxCompletions {
         if self.cntr.is_some() { None } else { self.cq.as_ref()?.next_entry() }
     }
 
-    /// Reports a success like [`succeeded`](Self::succeeded), by its [entry](Self::next_entry).
+    /// Reports a success like [`succeeded`](Self::succeeded), by its [entry](Self::next_entry). There
+    /// is no tracer: during a trace no fast path is taken.
     #[inline(always)]
     pub fn succeeded_at(&self, next: NextEntry<'_>, of: Completion, wanted: bool) {
         self.outstanding.over();
@@ -370,6 +433,7 @@ impl RxCompletions {
     #[cold]
     pub fn failed(&self, error: CompletionError) {
         self.outstanding.over();
+        trace_failed(&self.trace_ids, self.cq.as_ref(), &error);
         if error.of.flags & INTERNAL_OP != 0 {
             return complete_internal(self.internal_ops.as_ref(), Err(error));
         }
@@ -439,7 +503,8 @@ impl RxCompletions {
     pub fn mute(&mut self) {
         let (internal_ops, outstanding) =
             (self.internal_ops.take(), std::mem::take(&mut self.outstanding));
-        *self = Self { internal_ops, outstanding, ..Self::default() };
+        let trace_ids = self.trace_ids.take();
+        *self = Self { internal_ops, outstanding, trace_ids, ..Self::default() };
     }
 
     /// Asserts, in builds with debug assertions, the absence of pending receives at the close of an
@@ -464,7 +529,14 @@ impl CompletionSink {
         let mut completions = Self::default();
         (completions.tx.outstanding, completions.rx.outstanding) =
             (OutstandingOps::counting(), OutstandingOps::counting());
+        let ids = Arc::<EndpointTraceIds>::default();
+        (completions.tx.trace_ids, completions.rx.trace_ids) = (Some(ids.clone()), Some(ids));
         completions
+    }
+
+    /// Returns the numbers of the endpoint in traces.
+    pub(crate) fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
+        self.rx.trace_ids()
     }
 
     /// Returns the access to the domain's deferred work, if the endpoint has it.
@@ -504,6 +576,7 @@ impl CompletionSink {
     /// Reports the success of a sending operation not passed to the provider: counts it and its
     /// bytes, and writes an entry if one is `wanted`.
     pub(crate) fn succeed(&self, of: Completion, wanted: bool) {
+        self.tx.trace(&of);
         if let Some(cntr) = self.cntr_of(of.flags) {
             cntr.completed(of.len);
         }
@@ -514,6 +587,7 @@ impl CompletionSink {
 
     /// Reports a failed or cancelled operation not passed to the provider.
     pub(crate) fn fail(&self, error: CompletionError) {
+        trace_failed(&self.tx.trace_ids, self.tx.cq.as_ref(), &error);
         if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
         }

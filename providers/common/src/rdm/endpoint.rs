@@ -138,6 +138,7 @@ impl RdmAttr {
                 matcher.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
                 for (id, peer) in peers.iter() {
                     matcher.senders.set_addr(id, || peer.addr.to_bytes());
+                    matcher.senders.set_trace_id(id, peer.addr.trace_id());
                 }
             }
         }

@@ -17,6 +17,7 @@ use crate::lock::LockUse;
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::multi_recv::{MultiBufs, Recv};
 use crate::operation::{FastRecv, RecvOp};
+use crate::probes;
 use crate::reserved::{INTERNAL_OP, ONLY_TAG};
 use crate::stats::{ANY, EndpointStats, PendingOpStats};
 use std::collections::HashMap;
@@ -252,6 +253,7 @@ impl<B: UnexpectedBody> MatchQueues<B> {
 
     /// Passes a message to the oldest receive, if it is an ordinary one, matches, and is large
     /// enough, and the completion queue has space. With `QUICK` nothing requiring a call is done.
+    /// During a trace the other paths, with probes, are taken.
     #[inline(always)]
     pub(super) fn fill_first<const QUICK: bool>(
         &mut self,
@@ -262,6 +264,9 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
+        if probes::is_enabled() {
+            return false;
+        }
         let len = bytes.count();
         let posted = &mut self.posted[usize::from(tagged)];
         let Some(first) = posted.first_to_take(from.name, tag) else { return false };

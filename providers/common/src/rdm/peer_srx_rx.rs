@@ -5,6 +5,7 @@ use crate::abi::{FI_COMPLETION, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, fi_addr_t};
 use crate::buf::MessageBytes;
 use crate::mr::MrTable;
 use crate::peer_srx::{NotedMessage, OwnersAnswer, OwnersEntry, SrxOwner, SrxStart, SrxStartQueue};
+use crate::probes;
 use crate::slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ impl PeerSrxQueue {
     }
 
     /// Passes a completely arrived message from `sender` to a receive of an owner of this library.
-    /// Returns false if nothing was done.
+    /// Returns false if nothing was done, as during a trace: the other paths have probes.
     #[inline]
     pub(super) fn recv_whole_message(
         &mut self,
@@ -84,7 +85,7 @@ impl PeerSrxQueue {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        if !self.owner.is_own() {
+        if !self.owner.is_own() || probes::is_enabled() {
             return false;
         }
         if self.slot.is_some() {

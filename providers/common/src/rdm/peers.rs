@@ -10,6 +10,7 @@ use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
 use crate::av::{Av, AvObserverHandle};
 use crate::error::{Error, Result};
+use crate::probes::{self, EndpointTraceIds};
 use crate::slab::{NONE, Slab};
 use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Weak};
@@ -79,6 +80,7 @@ pub trait PeerObserver {
 impl<B: UnexpectedBody> PeerObserver for RxMatcher<B> {
     fn added(&mut self, peer: u32, addr: &Addr) {
         self.senders.set_addr(peer, || addr.to_bytes());
+        self.senders.set_trace_id(peer, addr.trace_id());
     }
 
     fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
@@ -125,6 +127,17 @@ pub struct RdmPeer<P> {
     pub behind_firewall: bool,
     /// State of the provider.
     pub extra: P,
+}
+
+impl<P> RdmPeer<P> {
+    /// Reports an established connection of the endpoint with these numbers to a tracer, if there is
+    /// one.
+    pub fn trace_connected(&self, ids: Option<&Arc<EndpointTraceIds>>) {
+        if probes::is_enabled() {
+            let own = ids.map_or(0, |ids| ids.own());
+            probes::connected(own, self.addr.trace_id(), &self.addr.for_people());
+        }
+    }
 }
 
 /// The peers of an endpoint, by number, by address and by name.

@@ -8,6 +8,7 @@ use crate::abi::FI_PEEK;
 use crate::api::RecvOp;
 use crate::error::Result;
 use crate::peer_srx::SrxStart;
+use crate::probes;
 use crate::reserved::ONLY_TAG;
 
 /// State guarded by an engine's lock, as far as needed for posting receives to its endpoints.
@@ -33,11 +34,21 @@ pub trait PostsReceives {
     fn take_up(&mut self, started: Vec<SrxStart>) {
         for one in started {
             match self.matcher_if_open(one.ep).and_then(|matcher| matcher.started(&one)) {
-                Some(matched) => self.match_message(matched),
+                Some(matched) => self.match_traced(matched),
                 // The endpoint is closed.
                 None => one.give_back(),
             }
         }
+    }
+
+    /// Passes a buffered message to its matching receive, and reports the match to a tracer.
+    fn match_traced(&mut self, matched: MatchedMessage) {
+        if probes::is_enabled() {
+            if let Some(matcher) = self.matcher_if_open(matched.owner) {
+                matcher.trace_buffered_match(&matched);
+            }
+        }
+        self.match_message(matched);
     }
 
     /// fi_recv and fi_trecv, in all their forms.
@@ -69,7 +80,7 @@ pub trait PostsReceives {
         let any = found.is_some();
         while let Some(matched) = found {
             let (queue, fills) = (matched.queue, matched.fills);
-            self.match_message(matched);
+            self.match_traced(matched);
             found = fills.and_then(|pattern| self.matcher(ep).fill(queue, pattern));
         }
         if any {

@@ -10,6 +10,8 @@
 //!
 //! Buffered messages are counted by sender, for the quotas of peers. The provider defines the
 //! capacity, and the handling of a message exceeding it.
+mod traced;
+
 use super::endpoint_queues::{EndpointQueues, QueueOwnership};
 use super::match_queues::{FirstPush, MatchQueues};
 use super::messages::{COLLECTIVE, TAGGED};
@@ -205,6 +207,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     pub fn forget(&mut self, peer: u32) {
         self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         self.senders.remove_addr(peer);
+        self.senders.set_trace_id(peer, 0);
     }
 
     /// Bytes of memory of a buffered message in addition to its own.
@@ -441,19 +444,15 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.take_of(envelope, true)
     }
 
-    /// Implements [`take_posted`](Self::take_posted). The caller buffers the message without a
-    /// receive if `is_last`, and requests one again if not.
+    /// Implements [`take_of`](Self::take_of).
     #[inline]
-    fn take_of(&mut self, envelope: &Envelope, is_last: bool) -> Option<Recv> {
+    fn take_untraced(&mut self, envelope: &Envelope, is_last: bool) -> Option<Recv> {
         let (queue, source) = (envelope.queue(), self.senders.name_of(envelope.peer));
-        if let Some(imported) = &mut self.imported {
-            if queue != COLLECTIVE {
-                let id = self.senders.id_of(envelope.peer);
-                let recv = imported.take(envelope, id, is_last)?;
-                // It was posted to the owner.
-                self.completions.part();
-                return Some(recv);
-            }
+        if let Some(imported) = self.imported.as_mut().filter(|_| queue != COLLECTIVE) {
+            let recv = imported.take(envelope, self.senders.id_of(envelope.peer), is_last)?;
+            // It was posted to the owner.
+            self.completions.part();
+            return Some(recv);
         }
         self.queues.with(queue, |queues| queues.take_posted(queue, source, envelope))
     }

@@ -43,6 +43,8 @@ pub struct Senders {
     distrusts_unknown: bool,
     /// Addresses of peers, with FI_SOURCE_ERR.
     addrs: Option<Box<SourceAddrs>>,
+    /// Numbers of peers in traces.
+    trace_ids: Vec<u64>,
 }
 
 impl Senders {
@@ -54,6 +56,7 @@ impl Senders {
             only: Sender::UNKNOWN_PEER,
             distrusts_unknown: true,
             addrs: source_err.then(Box::default),
+            trace_ids: Vec::new(),
         }
     }
 
@@ -101,6 +104,23 @@ impl Senders {
         if let Some(addrs) = &mut self.addrs {
             addrs.0.insert(peer, addr());
         }
+    }
+
+    /// Sets the number of a peer in traces ([`Addr::trace_id`](crate::addr::Addr::trace_id)).
+    pub fn set_trace_id(&mut self, peer: u32, id: u64) {
+        if peer == NONE {
+            return;
+        }
+        let index = peer as usize;
+        if self.trace_ids.len() <= index {
+            self.trace_ids.resize(index + 1, 0);
+        }
+        self.trace_ids[index] = id;
+    }
+
+    /// Returns the number of a peer in traces; 0 if it is unknown.
+    pub(super) fn trace_id_of(&self, peer: u32) -> u64 {
+        self.trace_ids.get(peer as usize).copied().unwrap_or(0)
     }
 
     /// Returns the address of a peer; `None` without FI_SOURCE_ERR.

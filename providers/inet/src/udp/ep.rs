@@ -8,6 +8,7 @@ use super::group::{Change, Groups};
 use super::info::{MAX_MSG_SIZE, MAX_SEALED_SIZE};
 use super::sealed::{OpeningReceiver, SealingSender};
 use super::socket::{DgramSocket, is_of_earlier};
+use super::traced::trace_match;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
@@ -27,6 +28,7 @@ use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::lock::{Level, Lock};
+use ofi_provider::probes;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, next_injected_error};
@@ -338,6 +340,9 @@ fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram, src: fi_addr_
     // Size of each of several datagrams (OPT_RECEIVE_MANY).
     let data = if datagram.segment < datagram.len { datagram.segment as u64 } else { 0 };
     let entry = Completion { len, src, data, ..entry(recv) };
+    if probes::is_enabled() {
+        trace_match(bound, &entry, datagram);
+    }
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
         let error = CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) };

@@ -10,6 +10,7 @@ mod group;
 pub(crate) mod info;
 mod sealed;
 mod socket;
+mod traced;
 
 use crate::plug_in::{self, InetPlugIn};
 use domain::UdpFabric;

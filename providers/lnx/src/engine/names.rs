@@ -14,6 +14,7 @@ use std::sync::Arc;
 impl LnxEngine {
     /// Reports a new address in the vector to the cores.
     pub(crate) fn insert_name(&self, id: u32, name: fi_addr_t, addr: &Addr) {
+        let trace_id = addr.trace_id();
         let Addr::Link(addr) = addr else { return };
         let rails = self.rails_of(id);
         if rails.is_empty() {
@@ -25,6 +26,7 @@ impl LnxEngine {
         let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
         // Messages from now on are attributed to this peer.
         ep.matcher.set_name(peer, name, as_id);
+        ep.matcher.senders.set_trace_id(peer, trace_id);
         drop(state);
         let inserted = self.insert_at_cores(&rails, peer, addr);
         if inserted.is_empty() {

@@ -18,6 +18,7 @@ use ofi_provider::av::Av;
 use ofi_provider::closing::Undelivered;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::PeerTable;
+use ofi_provider::probes;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::NONE;
 use std::os::fd::RawFd;
@@ -176,6 +177,11 @@ impl RxdEngineEp {
     /// Ends a connection; its operations in progress fail.
     pub(super) fn drop_conn(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
+        if probes::is_enabled() && conn.stage == HandshakeState::Known && error != Error::CANCELED {
+            let own = self.matcher.completions.trace_ids().map_or(0, |ids| ids.own());
+            let peer = self.peers.get(conn.peer).map(|peer| peer.addr.for_people());
+            probes::lost(own, error.code().into(), &peer.unwrap_or_default());
+        }
         self.peers.detach(conn.peer, id);
         // Nothing is looked for where nothing can be: packets can end connections at any rate.
         if conn.ops > 0 || conn.has_waiting() || !conn.sent.is_empty() {

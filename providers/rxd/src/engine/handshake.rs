@@ -111,7 +111,11 @@ impl RxdEngineEp {
         let conn = &mut self.conns[id];
         (conn.last_received, conn.verified) = (now, *source != PacketSource::Unnamed);
         match introduced {
-            Introduced::As(Introduction { remote, hello }) => conn.known(remote, hello),
+            Introduced::As(Introduction { remote, hello }) => {
+                conn.known(remote, hello);
+                let peer = conn.peer;
+                self.peers[peer].trace_connected(self.matcher.completions.trace_ids());
+            }
             Introduced::InSeveralWays => {
                 // It is asked when the port is free.
                 (conn.stage, conn.deadline) = (HandshakeState::Asking, Some(now));
@@ -149,6 +153,8 @@ impl RxdEngineEp {
             conn.known(index, cts.hello);
             conn.last_received = self.now;
             self.conns.make_ready(id);
+            let peer = self.conns[id].peer;
+            self.peers[peer].trace_connected(self.matcher.completions.trace_ids());
         } else if conn.hello != cts.hello || conn.remote != index {
             self.was_restarted(id);
         } else {

@@ -325,11 +325,13 @@ impl RxmEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
         conn.retry.made();
-        let index = conn.index;
+        let (index, peer) = (conn.index, conn.peer);
         self.conns.note_established();
         if index > 0 {
             ofi_provider::log!(&RXM, INFO, EP_CTRL, "made connection {index} to a peer");
             self.conns.further_established(id);
+        } else if let Some(peer) = self.peers.get(peer) {
+            peer.trace_connected(self.matcher.completions.trace_ids());
         }
         self.flush(id);
     }

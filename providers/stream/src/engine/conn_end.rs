@@ -57,6 +57,7 @@ impl<N: ShmTransport> TxPath<N> {
         let ep = &self.eps[conn.ep];
         conn.connected(self.io.net.is_ring(), ep.is_fast());
         conn.link.set_traffic_class(ep.identity.class);
+        ep.trace_connected(&self.io.conns[id]);
         self.io.check_silence_later(id);
     }
 
@@ -239,7 +240,8 @@ impl<N: ShmTransport> RxPath<N> {
         if conn.is_connected() {
             let ep = &mut self.tx.eps[conn.ep];
             let peer = ep.published_peer(conn);
-            ep.errors.lost(error, peer);
+            let ids = ep.matcher.completions.trace_ids();
+            ep.errors.lost(ids.map(|ids| &**ids), error, peer);
         }
         match self.tx.eps[conn.ep].identity.kind {
             StreamEpKind::Msg => self.msg_failed(id, error, Vec::new()),

@@ -72,6 +72,7 @@ mod stream_request;
 mod timer;
 mod tokens;
 mod trace;
+mod traced;
 mod traffic;
 mod transfer;
 mod tx_path;

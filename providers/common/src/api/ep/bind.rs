@@ -317,6 +317,7 @@ impl<E: Endpoint> EpFid<E> {
         }
         self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
+        self.shared.publish_trace_id();
         self.use_transfer_tables();
         self.shared.observe_groups()
     }

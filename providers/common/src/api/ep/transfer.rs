@@ -1,9 +1,11 @@
 //! The way of every transfer from its call to the provider.
 use super::fid::EpFid;
+use super::shared::EpShared;
 use crate::abi::{
     FI_ATOMIC, FI_MSG, FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER,
-    FI_WRITE,
+    FI_WRITE, fi_addr_t, fi_ep_type,
 };
+use crate::addr::Addr;
 use crate::api::traits::Endpoint;
 use crate::atomic::AtomicKind;
 use crate::buf::{RecvBuf, SendBuf};
@@ -11,6 +13,7 @@ use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::mr::MrTable;
 use crate::operation::{AtomicOp, FastRecv, ReadOp, RecvOp, SendOp, WriteOp};
+use crate::probes::{self, TracedTransfer};
 use crate::reserved::{TO_GROUPS, WITH_DEVICES, is_group};
 use std::mem;
 
@@ -48,6 +51,18 @@ impl Transfer {
             Self::Write(_) => FI_WRITE | FI_RMA,
             Self::Atomic(op) if op.operation.kind() == AtomicKind::Base => FI_WRITE | FI_ATOMIC,
             Self::Atomic(_) => FI_READ | FI_ATOMIC,
+        }
+    }
+
+    /// Returns the destination of the transfer, its tag and its length in bytes.
+    fn target(&self) -> (fi_addr_t, u64, usize) {
+        match self {
+            Self::Send(op) => (op.dest, 0, op.buf.len()),
+            Self::Tsend(op) => (op.dest, op.tag, op.buf.len()),
+            Self::Recv(op) | Self::Trecv(op) => (op.src, op.tag, op.buf.len()),
+            Self::Read(op) => (op.src, 0, op.buf.len()),
+            Self::Write(op) => (op.dest, 0, op.buf.len()),
+            Self::Atomic(op) => (op.dest, 0, op.source.len()),
         }
     }
 
@@ -122,14 +137,15 @@ impl Transfer {
 const SPECIAL: u64 = FI_TRIGGER | TO_GROUPS | WITH_DEVICES;
 
 /// Passes transfers to the provider, except ones waiting for a counter, by flags of the call or of
-/// its endpoint, ones possibly for a group, and ones possibly with memory of devices.
+/// its endpoint, ones possibly for a group, ones possibly with memory of devices, and all but receives
+/// during a trace.
 macro_rules! start {
     ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
                 pub(crate) fn $name(&self, op: $op) -> Result {
-                    if op.flags & SPECIAL != 0 {
+                    if op.flags & SPECIAL != 0 || ($sends && probes::is_enabled()) {
                         return self.start(Transfer::$variant(op));
                     }
                     self.shared.hand($sends, |ep| ep.$name(op))
@@ -175,7 +191,63 @@ impl<E: Endpoint> EpFid<E> {
             Transfer::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, true),
             _ if multicast => Err(Error::INVAL),
             op if triggered => self.trigger(op),
-            op => self.shared.hand(op.sends(), |ep| op.post(ep)),
+            op => self.shared.hand_transfer(op),
+        }
+    }
+}
+
+impl<E: Endpoint> EpShared<E> {
+    /// Passes a transfer to the provider, and to a tracer.
+    pub(crate) fn hand_transfer(&self, op: Transfer) -> Result {
+        if op.sends() && probes::is_enabled() {
+            return self.hand_traced(op);
+        }
+        self.hand(op.sends(), |ep| op.post(ep))
+    }
+
+    #[cold]
+    fn hand_traced(&self, mut op: Transfer) -> Result {
+        let flags = op.kind();
+        let (fi_addr, tag, len) = op.target();
+        let context = op.parts().0.0 as usize;
+        let (endpoint, peer) = self.trace_ids(fi_addr);
+        probes::sent(&TracedTransfer { endpoint, peer, tag, len, context, flags, fi_addr });
+        let result = self.hand(true, |ep| op.post(ep));
+        if let Err(error) = result {
+            probes::refused(endpoint, context, error.code().into());
+        }
+        result
+    }
+
+    /// Returns the numbers of the endpoint and of the peer of a destination in traces; 0 if unknown.
+    fn trace_ids(&self, dest: fi_addr_t) -> (u64, u64) {
+        let bindings = self.bindings();
+        let ids = bindings.completions.trace_ids();
+        let (own, connected) = ids.map_or((0, 0), |ids| (ids.own(), ids.peer()));
+        if connected != 0 {
+            return (own, connected);
+        }
+        let av = bindings.av.clone();
+        drop(bindings);
+        let av = av.or_else(|| self.sep.as_ref()?.bindings().av.clone());
+        let addr = av.and_then(|av| av.get(av.split(dest).0).ok());
+        (own, addr.map_or(0, |addr| addr.trace_id()))
+    }
+
+    /// Publishes the number of the endpoint in traces, after the endpoint has got its address.
+    pub(super) fn publish_trace_id(&self) {
+        if self.ep_type == fi_ep_type::FI_EP_MSG {
+            // A connection has other addresses.
+            return;
+        }
+        let Ok(name) = self.inner.getname() else { return };
+        let Ok(addr) = Addr::read(self.ground.addr_format, &name) else { return };
+        let id = addr.trace_id();
+        if let Some(ids) = self.bindings().completions.trace_ids() {
+            ids.set_own(id);
+        }
+        if probes::is_enabled() {
+            probes::enabled(id, &addr.for_people());
         }
     }
 }
