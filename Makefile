@@ -11,6 +11,7 @@ INCLUDEDIR  ?= $(PREFIX)/include
 MANDIR      ?= $(PREFIX)/share/man
 DOCDIR      ?= $(PREFIX)/share/doc/ofi
 EXAMPLEDIR  ?= $(DOCDIR)/examples
+DATADIR     ?= $(PREFIX)/share/ofi
 DESTDIR     ?=
 CARGO       ?= cargo
 TARGET      ?= $(or $(CARGO_TARGET_DIR),target)/release
@@ -27,7 +28,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
-TOOLS       := fi_info fi_pingpong fi_perf fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler
+TOOLS       := fi_info fi_pingpong fi_perf fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler fi_trace
 EXAMPLES    := msg.c rdm.c tagged.c rma.c atomic.c scalable.c common.h Makefile README.md
 LOCAL       := $(CURDIR)/out/prefix
 VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -77,6 +78,8 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	sed -e 's|@libdir@|$(LIBDIR)|' capi/dapl/dat.conf.in > "$(DESTDIR)$(DOCDIR)/dat.conf"
 	install -d "$(DESTDIR)$(EXAMPLEDIR)"
 	install -m 644 $(EXAMPLES:%=examples/%) "$(DESTDIR)$(EXAMPLEDIR)"
+	install -d "$(DESTDIR)$(DATADIR)"
+	sed -e 's|@plug-ins@|$(LIBDIR)/libfabric/*-fi.so|' tools/src/fi_trace/libfabric.bt > "$(DESTDIR)$(DATADIR)/libfabric.bt"
 	"$(TARGET)/manpages" docs/man ctest/abi "$(DESTDIR)$(MANDIR)"
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || case "$(LIBDIR)" in /usr/lib|/usr/lib/*|/usr/local/lib|/usr/local/lib/*|/lib|/lib/*) ldconfig || true;; esac
 
@@ -86,15 +89,15 @@ uninstall: ## what install put into PREFIX
 	(cd include && find rdma kfi -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
-	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
+	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf" "$(DESTDIR)$(DATADIR)/libfabric.bt"
 	for e in $(EXAMPLES); do rm -f "$(DESTDIR)$(EXAMPLEDIR)/$$e"; done
 	rm -f "$(DESTDIR)$(LIBDIR)/.debug"/{libfabric.so.$(LIBVERSION),libdaplofi.so.2}.debug; for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/.debug/$$t.debug"; done
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/.debug/lib$$p-fi.so.debug"; done
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
-	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/.debug" "$(DESTDIR)$(LIBDIR)/libfabric/.debug" "$(DESTDIR)$(BINDIR)/.debug" "$(DESTDIR)$(EXAMPLEDIR)" "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
+	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/.debug" "$(DESTDIR)$(LIBDIR)/libfabric/.debug" "$(DESTDIR)$(BINDIR)/.debug" "$(DESTDIR)$(EXAMPLEDIR)" "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(DATADIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
 
 local: ## install into out/prefix, where demo, check and bench look
-	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DOCDIR="$(LOCAL)/share/doc/ofi" EXAMPLEDIR="$(LOCAL)/share/doc/ofi/examples" DESTDIR=
+	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DOCDIR="$(LOCAL)/share/doc/ofi" EXAMPLEDIR="$(LOCAL)/share/doc/ofi/examples" DATADIR="$(LOCAL)/share/ofi" DESTDIR=
 
 dist: ## out/dist/ofi-VERSION.tar.xz: the sources of HEAD and of all crates, which build without a network
 	@packaging/make-dist

@@ -32,6 +32,7 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
             ("docs/faq.md", "Questions and answers"),
             ("docs/migration.md", "Migration from the original"),
             ("docs/tuning.md", "Tuning"),
+            ("docs/tracing.md", "Tracing"),
             ("docs/hangs.md", "Jobs that hang"),
             ("docs/benchmarks.md", "Performance"),
             ("FEATURES.md", "Features"),
