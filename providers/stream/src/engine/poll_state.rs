@@ -78,6 +78,12 @@ impl PollState {
         self.iterations
     }
 
+    /// Returns true in one of `each` iterations.
+    #[inline(always)]
+    pub(super) fn is_one_of(&self, each: u64) -> bool {
+        self.iterations % each == 0
+    }
+
     /// Progress iterations since the last progress.
     #[inline(always)]
     pub(super) fn idle(&self) -> u32 {

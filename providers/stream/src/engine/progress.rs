@@ -42,23 +42,19 @@ impl<N: ShmTransport> StreamState<N> {
             }
             _ => None,
         };
-        if self.rx.tx.io.active.shm().is_empty() && !self.is_publishing() {
+        if self.rx.tx.io.active.shm().is_empty()
+            && !self.rx.tx.io.poll.is_one_of(stats::PUBLISHED_EACH)
+        {
             return self.poll_sockets(sink);
         }
         self.look_further(first, sink);
-    }
-
-    /// Returns true if the statistics are published in this progress iteration.
-    #[inline(always)]
-    fn is_publishing(&self) -> bool {
-        self.rx.tx.io.poll.iterations() % stats::PUBLISHED_EACH == 0
     }
 
     /// Runs the rest of a progress iteration. `first`: the result of polling the only connection
     /// over shared memory, if it was polled.
     #[inline(never)]
     fn look_further(&mut self, first: Option<InlineRecv>, sink: Option<&PacketSink<'_>>) {
-        if self.is_publishing() {
+        if self.rx.tx.io.poll.is_one_of(stats::PUBLISHED_EACH) {
             self.show();
             self.rx.tx.io.sample_traffic();
             if self.rx.tx.io.blocked.is_any_unread() {
@@ -76,18 +72,13 @@ impl<N: ShmTransport> StreamState<N> {
     fn poll_sockets(&mut self, sink: Option<&PacketSink<'_>>) {
         let io = &mut self.rx.tx.io;
         io.poll.count_without_poll();
-        match *io.active.sockets() {
-            [only] if io.poll.reads_directly() => self.poll_conn(only, sink),
+        let id = match *io.active.sockets() {
+            [only] if io.poll.reads_directly() => only,
             _ => {
                 io.poll.begin_poll();
-                self.poll_io(sink);
+                return self.poll_io(sink);
             }
-        }
-    }
-
-    /// Reads the most recently active connection.
-    #[inline(always)]
-    fn poll_conn(&mut self, id: u32, sink: Option<&PacketSink<'_>>) {
+        };
         let moved = match self.rx.read_fast(id, sink) {
             FastReadResult::Done => {
                 self.rx.tx.io.poll.record_progress();
