@@ -26,11 +26,12 @@ keep() { [ -z "${BENCH_FIGURES:-}" ] || printf '%s\t%s\t%s\t%s\n' "$(basename "$
 # Whether rows of this kind are asked for (BENCH_ONLY).
 wanted() { local k; [ -z "$BENCH_ONLY" ] && return 0; for k in $BENCH_ONLY; do [ "$k" = "$1" ] && return 0; done; return 1; }
 # Instructions of a tagged message: the lengths differ enough for what is done once to cancel out, and for its differences
-# between two runs, up to 400,000 instructions, to be 20 a message.
+# between two runs, up to 400,000 instructions, to be 20 a message. Threads of the library get their turn at once: one that holds a
+# lock while the program polls would wait for seconds.
 instructions() { # LIB PROVIDER SIZE
   local n out=()
   for n in 1000 21000; do
-    LD_LIBRARY_PATH=$1 timeout 200 valgrind --tool=callgrind --callgrind-out-file="$WORK/cg" "$WORK/fabbench" steps rdm "$2" "$3" "$n" >"$WORK/cg.log" 2>"$WORK/err" || return 1
+    LD_LIBRARY_PATH=$1 timeout 200 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$WORK/cg" "$WORK/fabbench" steps rdm "$2" "$3" "$n" >"$WORK/cg.log" 2>"$WORK/err" || return 1
     out+=("$(sed -n 's/.*Collected : //p' "$WORK/err")")
   done
   echo $(((out[1] - out[0]) / 20000))
