@@ -626,7 +626,7 @@ impl SendBuf {
     }
 }
 
-/// Contiguous [`RecvBuf`], which is nothing to be dropped.
+/// Contiguous [`RecvBuf`] without a destructor.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvSegment {
     segment: iovec,
