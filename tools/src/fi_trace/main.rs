@@ -100,8 +100,8 @@ impl TraceOptions {
                     offset = Some(number.map_err(|_| "--offset takes nanoseconds")?);
                 }
                 Arg::Value(file) => options.files.push((file.into(), offset.take().unwrap_or(0))),
-                Arg::Short(letter) => return Err(format!("what is -{letter}?")),
-                Arg::Long(name) => return Err(format!("what is --{name}?")),
+                Arg::Short(letter) => return Err(format!("there is no option -{letter}.")),
+                Arg::Long(name) => return Err(format!("there is no option --{name}.")),
             }
         }
         options.check(offset.is_some())?;
