@@ -143,6 +143,25 @@ macro_rules! probe {
     };
 }
 
+/// Defines a probe with the fields of a [`TracedTransfer`].
+macro_rules! probe_transfer {
+    ($function:ident, $name:literal, $transfer:ident) => {
+        let TracedTransfer { endpoint, peer, tag, len, context, flags, fi_addr } = *$transfer;
+        probe!(
+            $function,
+            $name,
+            "8@{endpoint} 8@{peer} 8@{tag} 8@{len} 8@{context} 8@{flags} 8@{fi_addr}",
+            endpoint,
+            peer,
+            tag,
+            len,
+            context,
+            flags,
+            fi_addr
+        );
+    };
+}
+
 /// Returns a text as a C string without control characters.
 fn c_string(text: &str) -> CString {
     let printable = |byte: u8| if byte.is_ascii_control() { b'?' } else { byte };
@@ -163,19 +182,7 @@ pub fn enabled(endpoint: u64, address: &str) {
 #[cold]
 #[inline(never)]
 pub fn sent(transfer: &TracedTransfer) {
-    let TracedTransfer { endpoint, peer, tag, len, context, flags, fi_addr } = *transfer;
-    probe!(
-        sent,
-        "send",
-        "8@{endpoint} 8@{peer} 8@{tag} 8@{len} 8@{context} 8@{flags} 8@{fi_addr}",
-        endpoint,
-        peer,
-        tag,
-        len,
-        context,
-        flags,
-        fi_addr
-    );
+    probe_transfer!(sent, "send", transfer);
 }
 
 /// Probe `refuse`: the operation of the thread's last probe `send` was not accepted.
@@ -189,19 +196,7 @@ pub fn refused(endpoint: u64, context: usize, error: i64) {
 #[cold]
 #[inline(never)]
 pub fn matched(transfer: &TracedTransfer) {
-    let TracedTransfer { endpoint, peer, tag, len, context, flags, fi_addr } = *transfer;
-    probe!(
-        matched,
-        "match",
-        "8@{endpoint} 8@{peer} 8@{tag} 8@{len} 8@{context} 8@{flags} 8@{fi_addr}",
-        endpoint,
-        peer,
-        tag,
-        len,
-        context,
-        flags,
-        fi_addr
-    );
+    probe_transfer!(matched, "match", transfer);
 }
 
 /// Probe `complete`: an operation is over, with an error unless `error` is 0.

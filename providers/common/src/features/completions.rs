@@ -123,8 +123,8 @@ pub struct TxCompletions {
 
 impl TxCompletions {
     /// Returns the numbers of the endpoint in traces, if there is one.
-    pub fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
-        self.trace_ids.as_ref()
+    pub fn trace_ids(&self) -> Option<&EndpointTraceIds> {
+        self.trace_ids.as_deref()
     }
 
     /// Reports a success to a tracer, if there is one. It comes after the write of the entry: no register
@@ -314,8 +314,8 @@ impl Default for RxCompletions {
 
 impl RxCompletions {
     /// Returns the numbers of the endpoint in traces, if there is one.
-    pub fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
-        self.trace_ids.as_ref()
+    pub fn trace_ids(&self) -> Option<&EndpointTraceIds> {
+        self.trace_ids.as_deref()
     }
 
     /// Reports a success to a tracer, if there is one. It comes after the write of the entry: no register
@@ -535,7 +535,7 @@ impl CompletionSink {
     }
 
     /// Returns the numbers of the endpoint in traces.
-    pub(crate) fn trace_ids(&self) -> Option<&Arc<EndpointTraceIds>> {
+    pub(crate) fn trace_ids(&self) -> Option<&EndpointTraceIds> {
         self.rx.trace_ids()
     }
 

@@ -132,9 +132,9 @@ pub struct RdmPeer<P> {
 impl<P> RdmPeer<P> {
     /// Reports an established connection of the endpoint with these numbers to a tracer, if there is
     /// one.
-    pub fn trace_connected(&self, ids: Option<&Arc<EndpointTraceIds>>) {
+    pub fn trace_connected(&self, ids: Option<&EndpointTraceIds>) {
         if probes::is_enabled() {
-            let own = ids.map_or(0, |ids| ids.own());
+            let own = ids.map_or(0, EndpointTraceIds::own);
             probes::connected(own, self.addr.trace_id(), &self.addr.for_people());
         }
     }

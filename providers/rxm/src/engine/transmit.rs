@@ -128,8 +128,7 @@ impl RxmTransmit {
 
     /// Records the loss of a connection to this peer.
     pub(super) fn note_lost(&mut self, error: Error, peer: Option<String>) {
-        let ids = self.completions.trace_ids();
-        self.errors.lost(ids.map(|ids| &**ids), error, peer);
+        self.errors.lost(self.completions.trace_ids(), error, peer);
     }
 
     /// Adds the errors and durations to an endpoint's statistics.

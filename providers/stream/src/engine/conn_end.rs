@@ -240,8 +240,7 @@ impl<N: ShmTransport> RxPath<N> {
         if conn.is_connected() {
             let ep = &mut self.tx.eps[conn.ep];
             let peer = ep.published_peer(conn);
-            let ids = ep.matcher.completions.trace_ids();
-            ep.errors.lost(ids.map(|ids| &**ids), error, peer);
+            ep.errors.lost(ep.matcher.completions.trace_ids(), error, peer);
         }
         match self.tx.eps[conn.ep].identity.kind {
             StreamEpKind::Msg => self.msg_failed(id, error, Vec::new()),
