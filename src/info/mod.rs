@@ -14,6 +14,7 @@
 //! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm.
 //! - [`InfoQuery`] is a caller's query.
 //! - [`nic`](mod@nic) describes a network card.
+//! - [`TransferPath`] is a row of `fi_info --protocols`.
 //! - [`tostr`] is the text of `fi_tostr`.
 pub mod addr;
 pub mod check;
@@ -25,6 +26,7 @@ mod named;
 pub mod nic;
 #[allow(unsafe_code)]
 mod owned;
+mod paths;
 mod query;
 mod template;
 #[allow(unsafe_code)]
@@ -38,6 +40,7 @@ pub use ip::{
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{ApiLevel, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
+pub use paths::{PATHS, TransferPath};
 pub use query::InfoQuery;
 pub use template::OfferTemplate;
 pub use version::{API_VERSION, PROV_VERSION, version};

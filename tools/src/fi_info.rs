@@ -1,6 +1,7 @@
 //! Lists the offers of libfabric's providers (fi_info(1)).
 use ofi::abi::*;
 use ofi::error::{Error, Result};
+use ofi::info;
 use ofi::info::tostr::{self, RELEASE};
 use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef};
 use std::env;
@@ -8,6 +9,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::process::ExitCode;
 use std::ptr;
 use std::sync::Mutex;
+
+mod fi_info_paths;
+use fi_info_paths::LoggedPath;
 
 const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
   -s, --src_addr=ADDR\t\tsource name or address
@@ -27,7 +31,8 @@ const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
   -v, --verbose\t\t\tverbose output
   --version\t\t\tprint version info and exit
   --explain\t\t\tsay of every provider why it is, or is not, in the list
-  --config\t\t\tprint a libfabric.conf with all variables, set ones active";
+  --config\t\t\tprint a libfabric.conf with all variables, set ones active
+  --protocols\t\t\tprint the path of each message size, with the variables of its limits";
 
 /// Long options, a flag for an argument, and their letters; ones without a letter have an unused
 /// capital letter.
@@ -51,7 +56,12 @@ const OPTIONS: &[(&str, bool, char)] = &[
     ("version", false, 'V'),
     ("explain", false, 'X'),
     ("config", false, 'C'),
+    ("protocols", false, 'R'),
 ];
+
+/// Options in addition to the original's. An abbreviation of one of the original's options is none
+/// of these.
+const OWN_OPTIONS: [&str; 3] = ["explain", "config", "protocols"];
 
 /// Maximum length of a line of comments in bytes.
 const CONFIG_WIDTH: usize = 100;
@@ -77,6 +87,7 @@ struct Command {
     version: bool,
     explain: bool,
     config: bool,
+    protocols: bool,
 }
 
 /// Reason to do nothing.
@@ -144,10 +155,15 @@ fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Nothing
                 None => (long, None),
             };
             let exact = OPTIONS.iter().filter(|option| option.0 == name);
-            let candidates = OPTIONS.iter().filter(|option| option.0.starts_with(name));
+            let abbreviated = |is_own: bool| {
+                let candidates = OPTIONS.iter().filter(|option| option.0.starts_with(name));
+                candidates.filter(move |option| OWN_OPTIONS.contains(&option.0) == is_own)
+            };
             let mut fit: Vec<_> = exact.collect();
-            if fit.is_empty() {
-                fit = candidates.collect();
+            for is_own in [false, true] {
+                if fit.is_empty() {
+                    fit = abbreviated(is_own).collect();
+                }
             }
             let (name, takes, letter) = match fit[..] {
                 [option] => *option,
@@ -170,7 +186,7 @@ fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Nothing
             let mut rest = letters.chars();
             while let Some(letter) = rest.next() {
                 let known = OPTIONS.iter().find(|option| option.2 == letter);
-                let Some((_, takes, _)) = known.filter(|option| !"VX".contains(option.2)) else {
+                let Some((_, takes, _)) = known.filter(|option| !"VXCR".contains(option.2)) else {
                     return Err(usage(format!("invalid option -- '{letter}'")));
                 };
                 if *takes {
@@ -204,6 +220,7 @@ fn parse(args: &[String]) -> core::result::Result<Command, NothingToDo> {
         version: false,
         explain: false,
         config: false,
+        protocols: false,
     };
     // To be shown everything, agree to everything.
     command.hints.set_mode(u64::MAX);
@@ -240,6 +257,7 @@ fn parse(args: &[String]) -> core::result::Result<Command, NothingToDo> {
             'V' => command.version = true,
             'X' => command.explain = true,
             'C' => command.config = true,
+            'R' => command.protocols = true,
             _ => return Err(NothingToDo::Usage(None)),
         }
     }
@@ -291,6 +309,9 @@ fn run(own: &str, command: &Command) -> InfoOutcome {
     }
     if command.explain {
         return explain(command);
+    }
+    if command.protocols {
+        return print_protocols(command);
     }
     let chain = getinfo(command).map_err(|error| ("fi_getinfo", error))?;
     for info in chain.iter() {
@@ -478,6 +499,9 @@ fn contains(text: &str, part: &str) -> bool {
 /// Lines logged during the library's search for infos.
 static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Paths of transfers logged during it.
+static PATHS: Mutex<Vec<LoggedPath>> = Mutex::new(Vec::new());
+
 unsafe extern "C" fn wants(
     _prov: *const fi_provider,
     level: c_enum<fi_log_level>,
@@ -488,6 +512,16 @@ unsafe extern "C" fn wants(
     let explains = level == fi_log_level::FI_LOG_TRACE && subsys == fi_log_subsys::FI_LOG_FABRIC;
     let reports = level == fi_log_level::FI_LOG_WARN || level == fi_log_level::FI_LOG_INFO;
     c_int::from(explains || reports)
+}
+
+unsafe extern "C" fn wants_paths(
+    _prov: *const fi_provider,
+    level: c_enum<fi_log_level>,
+    subsys: c_enum<fi_log_subsys>,
+    _flags: u64,
+) -> c_int {
+    let logs_paths = level == fi_log_level::FI_LOG_TRACE && subsys == fi_log_subsys::FI_LOG_EP_DATA;
+    c_int::from(logs_paths || level == fi_log_level::FI_LOG_WARN)
 }
 
 unsafe extern "C" fn never(
@@ -516,6 +550,13 @@ unsafe extern "C" fn keep(
         };
         (prov.as_ref().map(|prov| string(prov.name)), string(func), string(text))
     };
+    if func.as_bytes() == info::PATHS.to_bytes() {
+        let path = prov.zip(text.parse().ok());
+        if let (Some((prov, path)), Ok(mut paths)) = (path, PATHS.lock()) {
+            paths.push(LoggedPath { prov: prov.into_owned(), path });
+        }
+        return;
+    }
     let text = text.trim_end();
     let line = match prov.filter(|prov| prov != "core") {
         Some(prov) => format!("{prov}: {text}"),
@@ -533,12 +574,18 @@ unsafe extern "C" fn keep(
     }
 }
 
-/// Prints one line for each reason for the presence or absence of an info.
-fn explain(command: &Command) -> InfoOutcome {
-    // Reasons come by way of the log, which programs can have for themselves.
+/// Has the lines of the log passed to [`keep`], if `enabled` wants them.
+fn import_log(
+    enabled: unsafe extern "C" fn(
+        *const fi_provider,
+        c_enum<fi_log_level>,
+        c_enum<fi_log_subsys>,
+        u64,
+    ) -> c_int,
+) -> InfoOutcome {
     let ops = Box::leak(Box::new(fi_ops_log {
         size: size_of::<fi_ops_log>(),
-        enabled: Some(wants),
+        enabled: Some(enabled),
         ready: Some(never),
         log: Some(keep),
     }));
@@ -564,11 +611,30 @@ fn explain(command: &Command) -> InfoOutcome {
         let bind = bind.ok_or(("fi_import_fid", Error::NOSYS))?;
         Error::check(bind(import, &mut log.fid, 0)).map_err(|error| ("fi_import_fid", error))?;
     }
+    Ok(())
+}
+
+/// Prints one line for each reason for the presence or absence of an info.
+fn explain(command: &Command) -> InfoOutcome {
+    import_log(wants)?;
     let outcome = getinfo(command);
     for line in REASONS.lock().iter().flat_map(|reasons| reasons.iter()) {
         println!("{line}");
     }
     outcome.map(|_| ()).map_err(|error| ("fi_getinfo", error))
+}
+
+/// Prints the paths of transfers by size of each provider with an info.
+fn print_protocols(command: &Command) -> InfoOutcome {
+    import_log(wants_paths)?;
+    let chain = getinfo(command).map_err(|error| ("fi_getinfo", error))?;
+    let paths = PATHS.lock().map(|paths| paths.clone()).unwrap_or_default();
+    print!("{}", fi_info_paths::text(&chain, &paths));
+    // Warnings, such as of a variable without effect.
+    for line in REASONS.lock().iter().flat_map(|reasons| reasons.iter()) {
+        eprintln!("{line}");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -592,6 +658,7 @@ mod tests {
             &["-vptcp", "--port=7000"],
             &["--verb", "--provider", "tcp", "--port", "7000"],
             &["stray", "-vp", "tcp", "--po=7000", "--", "-Z"],
+            &["--verb", "--pr", "tcp", "--port=7000", "--expl", "--conf"],
         ] {
             let command = parsed(args).unwrap();
             assert!(command.verbose, "{args:?}");

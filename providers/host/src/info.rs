@@ -8,7 +8,9 @@ use ofi_provider::hmem;
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, tostr,
 };
+use ofi_provider::log;
 use ofi_stream::attrs::{add_devices, echoed_keys};
+use ofi_stream::paths::{Carrier, StreamPaths};
 use std::ffi::CStr;
 
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
@@ -187,6 +189,11 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     };
     config().engine.local.explain(provider(), None);
     config().engine.secret.explain(provider());
+    log::write_paths(provider(), || {
+        let (prov, settings) = (provider(), &config().engine);
+        let (carrier, max_inject) = (Carrier::Memory, MAX_INJECT);
+        StreamPaths { prov, settings, carrier, max_inject, inject_param: None }.rows()
+    });
     let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
     if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
         let (wanted, have) = (tostr::addr_format(format), tostr::addr_format(FI_ADDR_STR as u32));

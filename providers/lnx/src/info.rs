@@ -8,8 +8,11 @@ use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::hmem;
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, version,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, TransferPath, alter,
+    check, version,
 };
+use ofi_provider::log;
+use ofi_provider::param;
 use std::ffi::CString;
 
 /// Local provider, with endpoints reaching only peers of this host.
@@ -391,6 +394,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
             return Err(Error::NODATA);
         }
     };
+    log::write_paths(&LNX, || paths(links));
     let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
     if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
         report("refused: ep_attr->type: only FI_EP_RDM");
@@ -424,6 +428,24 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         }
     }
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+}
+
+/// Returns the paths of transfers, for `fi_info --protocols`: those of the providers of each link.
+fn paths(links: &[LinkSpec]) -> Vec<TransferPath> {
+    let variable = |name| param::variable(&LNX, name);
+    let names = |link: &LinkSpec| {
+        let names: Vec<_> = link.iter().map(|core| core.provider.as_str()).collect();
+        names.join("+")
+    };
+    let row = |link: &LinkSpec| {
+        let names = names(link);
+        let text =
+            format!("a provider of {names} that reaches the peer, with the paths of that provider");
+        TransferPath::new("all", "link", text)
+            .limit(variable(c"prov_links"), names)
+            .limit(variable(c"disable_shm"), u8::from(config().no_local))
+    };
+    links.iter().map(row).collect()
 }
 
 #[cfg(test)]

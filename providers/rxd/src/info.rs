@@ -1,5 +1,6 @@
 //! Supported attributes for each core provider (fi_getinfo(3), fi_rxd(7)).
 use crate::config::{MAX_PACKET, config};
+use crate::paths;
 use crate::provider::{RXD, RXD_NAME};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
@@ -8,6 +9,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter, check, version,
 };
+use ofi_provider::log;
 use std::ffi::CString;
 
 const TX_CAPS: u64 =
@@ -129,6 +131,7 @@ pub(crate) fn core_version(api: u32) -> u32 {
 pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
     let core_ep = core.ep().ok_or(Error::NODATA)?;
     let packet = core_ep.max_msg_size.min(MAX_PACKET).saturating_sub(core_ep.msg_prefix_size);
+    log::write_paths(&RXD, || paths::rows(config(), packet, inject_size(packet)));
     let mut offer = OfferTemplate {
         protocol: FI_PROTO_RXD as u32,
         caps: TX_CAPS | RX_CAPS | (core.caps() & COMM_CAPS),

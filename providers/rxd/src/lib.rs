@@ -10,6 +10,7 @@ mod engine;
 mod ep;
 mod info;
 mod linger;
+mod paths;
 pub mod provider;
 pub mod wire;
 

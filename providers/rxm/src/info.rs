@@ -1,5 +1,6 @@
 //! Supported attributes for each core provider (fi_getinfo(3), fi_rxm(7)).
 use crate::config::{MSG_TX_SIZE, config};
+use crate::paths;
 use crate::provider::{RXM, RXM_NAME};
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::c_int;
@@ -14,6 +15,7 @@ use ofi_provider::info::{
     ASKED_DOMAIN_CAPS, InfoBuf, InfoChain, InfoQuery, InfoRef, OfferTemplate, ProviderOffer, alter,
     check, version,
 };
+use ofi_provider::log;
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -384,6 +386,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         Some(false) => flags & !FI_RESCAN,
         None => flags,
     };
+    log::write_paths(&RXM, || paths::rows(config()));
     let asked = InfoQuery { version: core_version(api), flags, ..*query };
     let mut cores = find_cores(&asked, core_hints(hints)?)?;
     if let Some(port) = open_source(&asked, &cores) {

@@ -9,6 +9,7 @@ mod domain;
 mod engine;
 mod ep;
 mod info;
+mod paths;
 pub mod provider;
 pub mod wire;
 

@@ -5,7 +5,7 @@
 //! [`shm_upgrade`] lets peers of one host use shared memory. [`objects`] are its fabrics, domains
 //! and endpoints, [`attrs`] lists their capabilities, and [`settings`] the user's parameters.
 //! [`wire`] holds the formats, equal to those of upstream libfabric's tcp provider.
-//! [`accept_queue`] and [`conn_quota`] limit unknown peers. See
+//! [`paths`] lists paths by size. [`accept_queue`] and [`conn_quota`] limit unknown peers. See
 //! docs/new-provider.md for writing another provider.
 #![cfg_attr(not(any(test, feature = "sim")), forbid(unsafe_code))]
 #![warn(missing_docs)]
@@ -18,6 +18,7 @@ mod link_tokens;
 mod mailbox;
 pub mod multi_rail;
 pub mod objects;
+pub mod paths;
 pub mod psk_transport;
 pub mod repeated_requests;
 pub mod secret;

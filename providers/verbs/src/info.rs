@@ -1,4 +1,5 @@
 //! Supported attributes of the provider (fi_getinfo(3), fi_verbs(7)).
+use crate::config::config;
 use crate::device::{self, DeviceAttributes, KnownDevices, LocalDevice};
 use crate::provider::VERBS;
 use crate::raw;
@@ -6,7 +7,9 @@ use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, alter, check};
+use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, TransferPath, alter, check};
+use ofi_provider::log;
+use ofi_provider::param;
 use std::ffi::CString;
 
 /// Addresses named by an application.
@@ -189,6 +192,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     }
     let mut chain = InfoChain::new();
     for attributes in &mut known.attributes {
+        log::write_paths(&VERBS, || paths(attributes));
         let own = locals.iter().filter(|local| local.device == attributes.device).cloned();
         for local in own.collect::<Vec<_>>() {
             let Some(mut info) = info_of(version, attributes, hints, false)? else { break };
@@ -223,6 +227,21 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         return Err(Error::NODATA);
     }
     Ok(chain)
+}
+
+/// Returns the paths of transfers of a device, for `fi_info --protocols`.
+fn paths(attributes: &DeviceAttributes) -> Vec<TransferPath> {
+    let inline = attributes.offer.most.as_ref().tx().map_or(0, |tx| tx.inject_size);
+    let inline_size = param::variable(&VERBS, c"inline_size");
+    let text = "copied to the work request; at most what the device permits";
+    let device = "the device reads and writes the application's registered memory";
+    vec![
+        TransferPath::new("inject, messages, writes", "inline", text)
+            .of(0, inline)
+            .limit(inline_size, config().inline_size),
+        TransferPath::new("messages, writes", "zero copy", device).of(inline + 1, usize::MAX),
+        TransferPath::new("reads, atomics", "zero copy", device),
+    ]
 }
 
 /// Reports to the core the reason for something missing from the result.

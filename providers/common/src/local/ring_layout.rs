@@ -90,7 +90,7 @@ pub(crate) struct ReaderState {
 }
 
 /// Bytes of the stream in a cell.
-pub(crate) const INLINE: usize = 120;
+pub const INLINE: usize = 120;
 
 /// One of the ring of cells.
 #[derive(Debug)]

@@ -22,7 +22,8 @@ use crate::cma::PeerMemory;
 use crate::doorbell::PeerDoorbell;
 use crate::error::{Error, Result};
 use crate::primitives::CELLS;
-use crate::ring_layout::{CellKind, CopyRequest, INLINE, RingControl, RingReader, RingWriter};
+pub use crate::ring_layout::INLINE;
+use crate::ring_layout::{CellKind, CopyRequest, RingControl, RingReader, RingWriter};
 use crate::segment::{COPY_BUF, SharedSegment};
 use cells::{ZcopyDesc, exposed_word, prefetch};
 use core::cell::{Cell, OnceCell};
@@ -36,7 +37,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bytes copied before their publication, so both sides copy concurrently.
-const CHUNK: usize = 8192;
+pub const CHUNK: usize = 8192;
 
 /// Minimum size in bytes of an exposed buffer: reading smaller ones remotely costs more than
 /// copying them.

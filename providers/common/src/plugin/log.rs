@@ -4,6 +4,7 @@
 //! the cause of an error only here, log it once, at the deciding code, with a remedy.
 use crate::abi::{self, fi_log_level, fi_log_subsys, fi_provider};
 use crate::boundary::CancelDisabled;
+use crate::info::{PATHS, TransferPath};
 use crate::provider::Provider;
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -88,6 +89,18 @@ pub fn write(
             c"%s".as_ptr(),
             text.as_ptr(),
         );
+    }
+}
+
+/// Logs the paths of transfers by size, for `fi_info --protocols`: at level trace of the subsystem
+/// `ep_data`, if enabled. The call belongs into getinfo.
+pub fn write_paths(prov: impl Into<LogSource>, paths: impl FnOnce() -> Vec<TransferPath>) {
+    let prov = prov.into();
+    let (level, subsys) = (level::TRACE, subsys::EP_DATA);
+    if enabled(prov, level, subsys) {
+        for path in paths() {
+            write(prov, level, subsys, PATHS, line!(), format_args!("{path}"));
+        }
     }
 }
 

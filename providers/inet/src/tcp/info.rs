@@ -7,7 +7,9 @@ use ofi_provider::error::Result;
 use ofi_provider::hmem;
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::interfaces;
+use ofi_provider::log;
 use ofi_stream::attrs::{OfferLimits, add_devices, offers};
+use ofi_stream::paths::{Carrier, StreamPaths};
 use std::sync::OnceLock;
 
 /// Returns the user's limits on the infos from environment variables, read once; declares these to
@@ -48,5 +50,11 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     config().engine.local.explain(prov, io_uring.as_deref());
     config().engine.secret.explain(prov);
     multipath::explain();
+    log::write_paths(prov, || {
+        let settings = &config().engine;
+        let carrier = if config().io_uring { Carrier::IoUring } else { Carrier::Sockets };
+        let (max_inject, inject_param) = (limits().max_inject, Some(c"max_inject"));
+        StreamPaths { prov, settings, carrier, max_inject, inject_param }.rows()
+    });
     plug_in::infos(&offered(query.version, query.hints)?, query)
 }

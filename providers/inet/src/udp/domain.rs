@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
-use super::info::{QUEUE_SIZE, offer, secret};
+use super::info::{QUEUE_SIZE, offer, paths, secret};
 use super::socket::DgramSocket;
 use crate::plug_in::{self, TCP_PARAMETERS, provider};
 use core::ffi::CStr;
@@ -11,6 +11,7 @@ use ofi_provider::api::{
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
+use ofi_provider::log;
 use ofi_provider::progress::Progress;
 use ofi_provider::secret::{KEY_FILE, key_variable};
 use ofi_provider::traffic_class::TrafficClass;
@@ -52,6 +53,7 @@ impl Fabric for UdpFabric {
 impl Getinfo for UdpFabric {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         secret().explain_datagrams(provider());
+        log::write_paths(provider(), || paths(secret().is_wanted()));
         let keys = echoed_keys(true, query.version, query.hints);
         let mut offer = offer(secret().is_wanted() || keys.iter().any(Option::is_some))?;
         offer.most.set_auth_keys(keys[0], keys[1])?;

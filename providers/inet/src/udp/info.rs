@@ -2,7 +2,7 @@
 use crate::plug_in::provider;
 use ofi_provider::abi::*;
 use ofi_provider::error::Result;
-use ofi_provider::info::{OfferTemplate, ProviderOffer};
+use ofi_provider::info::{OfferTemplate, ProviderOffer, TransferPath};
 use ofi_stream::secret::PskConfig;
 use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
 use std::sync::OnceLock;
@@ -48,6 +48,19 @@ pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
         ..OfferTemplate::default()
     }
     .build()
+}
+
+/// Returns the paths of messages, for `fi_info --protocols`.
+pub(crate) fn paths(sealed: bool) -> Vec<TransferPath> {
+    let (max, how) = match sealed {
+        true => (MAX_SEALED_SIZE, "one datagram, encrypted; the kernel copies"),
+        false => (MAX_MSG_SIZE, "one datagram; the kernel copies from the application's buffer"),
+    };
+    let row = |transfers, path, text| TransferPath::new(transfers, path, text).of(0, max);
+    vec![
+        row("inject", "datagram", "the buffer is free when the call returns"),
+        row("messages", "datagram", how),
+    ]
 }
 
 /// Returns the user's pre-shared key (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to

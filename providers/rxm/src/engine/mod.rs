@@ -34,6 +34,7 @@ mod tx;
 
 pub(crate) use common::Common;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
+pub(crate) use transmit::DIRECT_MIN;
 
 use crate::provider::RXM;
 use crate::wire::RejectReason;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
-const DIRECT_MIN: usize = 4096;
+pub(crate) const DIRECT_MIN: usize = 4096;
 
 /// Completion levels waiting until the peer's endpoint has the message (fi_cq(3)).
 pub(super) const DELIVERED: u64 =

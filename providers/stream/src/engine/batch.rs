@@ -13,7 +13,7 @@ use super::transfer::TxCompletion;
 use crate::transport::LinkClock;
 
 /// Most messages in a batch.
-const MAX_MESSAGES: usize = 16;
+pub(crate) const MAX_MESSAGES: usize = 16;
 
 /// Maximum gap in nanoseconds between two messages of a burst.
 const BURST: u64 = 20_000;

@@ -82,12 +82,14 @@ mod zerocopy;
 mod zerocopy_completion;
 
 pub use acceptor::{ACCEPTS, is_shortage};
+pub(crate) use batch::MAX_MESSAGES as MAX_BATCHED;
 pub use batch_flusher::BatchFlusher;
 pub use conn_limit::{is_out_of_descriptors, max_conns, used_descriptors};
 pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use listeners::{ACCEPT_DELAY, BACKLOG};
 pub use state::StreamState;
 pub use stream_request::StreamRequest;
+pub(crate) use transfer::COPY_MAX;
 
 use self::staging::Staging;
 use crate::transport::{ByteLink, FlushTarget, ShmTransport};

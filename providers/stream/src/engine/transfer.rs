@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Maximum message size copied after its header, so one simple send takes both; larger messages are
 /// gathered from the application's memory.
-pub(super) const COPY_MAX: usize = 1024;
+pub(crate) const COPY_MAX: usize = 1024;
 
 /// Flags of an operation completing only with the peer's acknowledgement.
 pub(super) const ACKED: u64 =
