@@ -85,7 +85,7 @@ impl<'a> Client<'a> {
     /// Agrees on the parameters.
     pub(crate) fn new(mut control: Control, options: &'a Options) -> Outcomes<Self> {
         let calls = CallCounter::new();
-        control.send(Kind::Parameters, &encode_parameters(&options.parameters.pairs()))?;
+        control.send(Kind::Parameters, &encode_parameters(&options.parameters.exchanged()))?;
         let client = describe(&calls);
         let server = Host::decode(&control.receive(Kind::Accepted)?).map_err(Failure)?;
         let report =

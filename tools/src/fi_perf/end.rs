@@ -1,7 +1,9 @@
 //! Common part of both ends: opening endpoints, and running a step on all threads.
 use crate::control::Control;
-use crate::fabric::{Contexts, Domain, Endpoint, Fabric, Info, Memory, QueueNeeds};
+use crate::device::Device;
+use crate::fabric::{Domain, Endpoint, Fabric, Info, QueueNeeds};
 use crate::failure::{During as _, Failure, Outcomes, fail};
+use crate::memory::{Contexts, Memory};
 use crate::options::{EpKind, Op, Options, Parameters};
 use crate::usage::{CallCounter, between};
 use crate::wire::{ChannelAddress, Kind, Outcome, decode_channels, encode_channels};
@@ -20,6 +22,8 @@ pub(crate) struct Session {
     pub(crate) workers: Vec<Worker>,
     pub(crate) fabric: Fabric,
     pub(crate) shape: Shape,
+    /// Device with the buffers, if they are not the host's.
+    device: Option<&'static Device>,
     endpoints: usize,
     threads: usize,
     connects: bool,
@@ -65,6 +69,7 @@ impl Session {
             workers: Vec::new(),
             fabric: Fabric::open(info, connects)?,
             shape,
+            device: parameters.device.map(Device::open).transpose()?,
             endpoints: parameters.endpoints as usize,
             threads: parameters.threads as usize,
             connects,
@@ -102,7 +107,10 @@ impl Session {
             self.workers.push(worker);
         }
         let Some(worker) = self.workers.last_mut() else { return fail("no thread") };
-        let memory = Memory::new(shape.memory_len())?;
+        let memory = match self.device {
+            Some(device) => Memory::on(device, shape.memory_len())?,
+            None => Memory::new(shape.memory_len())?,
+        };
         let key = (number % self.endpoints) as u64 + 1;
         let endpoint = Endpoint::open(
             &self.fabric,

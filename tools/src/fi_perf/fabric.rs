@@ -2,11 +2,12 @@
 //!
 //! The library is loaded at the start by its name, and its newest functions are used: one
 //! program measures every version of it.
+use crate::device::Device;
 use crate::failure::{During, Failure, Outcomes, fail};
+use crate::memory::{Contexts, Memory};
 use crate::options::{EpKind, Level, Op, Parameters};
 use ofi::abi::*;
 use ofi::error::{Error, Result};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
@@ -210,6 +211,12 @@ impl Info {
             (*i.domain_attr).threading = fi_threading::FI_THREAD_DOMAIN.into();
             (*i.domain_attr).mr_mode =
                 FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            if let Some(number) = parameters.device {
+                // Without the device no provider offers FI_HMEM, and the reason would be unknown.
+                Device::open(number)?;
+                i.caps |= FI_HMEM;
+                (*i.domain_attr).mr_mode |= FI_MR_HMEM;
+            }
             if let Some(name) = domain {
                 (*i.domain_attr).name = c_string(name)?;
             }
@@ -395,77 +402,6 @@ fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> Outcomes<Vec<u8>> {
     Ok(name)
 }
 
-/// Zeroed memory, aligned to pages, read and written by the library while transfers use it.
-pub(crate) struct Memory {
-    base: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: memory has no thread.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    pub(crate) fn new(length: usize) -> Outcomes<Self> {
-        let layout = Layout::from_size_align(length.max(1), 4096).map_err(|_| Error::NOMEM);
-        let layout = layout.during("buffers")?;
-        // SAFETY: the length is not 0.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) });
-        Ok(Self { base: base.ok_or(Error::NOMEM).during("buffers")?, layout })
-    }
-    fn at(&self, offset: usize) -> *mut c_void {
-        assert!(offset < self.layout.size());
-        self.base.as_ptr().wrapping_add(offset).cast()
-    }
-    pub(crate) fn len(&self) -> usize {
-        self.layout.size()
-    }
-    /// Passes bytes without a transfer in progress to a function.
-    pub(crate) fn with<T>(
-        &mut self,
-        offset: usize,
-        length: usize,
-        f: impl FnOnce(&mut [u8]) -> T,
-    ) -> T {
-        assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.size()));
-        // SAFETY: the range is within the memory. Bytes of a remote process written meanwhile are
-        // written by the kernel or another process, as a measurement of one-sided operations
-        // checks them after its end.
-        f(unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset), length) })
-    }
-}
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
-/// Contexts of transfers, of 64 bytes each.
-pub(crate) struct Contexts {
-    first: NonNull<fi_context2>,
-    count: usize,
-    memory: Memory,
-}
-
-impl Contexts {
-    pub(crate) fn new(count: usize) -> Outcomes<Self> {
-        let memory = Memory::new(count * size_of::<fi_context2>())?;
-        Ok(Self { first: memory.base.cast(), count, memory })
-    }
-    fn get(&self, index: usize) -> *mut c_void {
-        self.memory.at(index * size_of::<fi_context2>())
-    }
-    /// Returns the number of a context reported by a completion.
-    #[inline]
-    fn index(&self, context: *mut c_void) -> Option<usize> {
-        let offset = (context as usize).wrapping_sub(self.first.as_ptr() as usize);
-        let index = offset / size_of::<fi_context2>();
-        (index < self.count).then_some(index)
-    }
-}
-// SAFETY: memory has no thread.
-unsafe impl Send for Contexts {}
-
 /// Completion read from a queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
@@ -621,6 +557,44 @@ impl Domain {
         if r.is_ok() { attr.count as u64 } else { 0 }
     }
 
+    /// Registers memory of the host or of a device.
+    fn register(&self, memory: &Memory, access: u64, key: u64) -> Outcomes<OpenFid<fid_mr>> {
+        let part = libc::iovec { iov_base: memory.at(0), iov_len: memory.len() };
+        // SAFETY: all zeroes are attributes of memory of the host.
+        let mut attr: fi_mr_attr = unsafe { std::mem::zeroed() };
+        (attr.mr_iov, attr.iov_count) = ((&raw const part).cast(), 1);
+        (attr.access, attr.requested_key) = (access, key);
+        if let Some(number) = memory.device() {
+            attr.iface = fi_hmem_iface::FI_HMEM_CUDA.into();
+            attr.device.cuda = number as c_int;
+        }
+        let object = self.domain.get();
+        OpenFid::new("fi_mr_reg", |region| {
+            // SAFETY: the domain is open; the memory outlives the region. Memory of the host is
+            // registered by the function of all versions of the library.
+            unsafe {
+                let ops = &*(*object).mr;
+                match (ops.reg, ops.regattr, memory.device()) {
+                    (Some(reg), _, None) => Error::check(reg(
+                        object.cast(),
+                        part.iov_base,
+                        part.iov_len,
+                        access,
+                        0,
+                        key,
+                        0,
+                        region,
+                        ptr::null_mut(),
+                    )),
+                    (_, Some(regattr), Some(_)) => {
+                        Error::check(regattr(object.cast(), &attr, 0, region))
+                    }
+                    _ => Err(Error::NOSYS),
+                }
+            }
+        })
+    }
+
     /// Inserts the address of a peer.
     fn insert(&self, address: &[u8]) -> Outcomes<fi_addr_t> {
         let av = self.av.as_ref().ok_or(Error::NOAV).during("fi_av_insert")?;
@@ -692,31 +666,11 @@ impl Endpoint {
         ep.bind(&queue.cq, FI_TRANSMIT | FI_RECV)?;
         call!(ep.fid(), ops.control(FI_ENABLE, ptr::null_mut())).during("fi_enable")?;
         let needs_local = info.domain_modes().0 & FI_MR_LOCAL != 0;
-        let region = if needs_local || op.is_one_sided() || op == Op::WriteData {
+        let is_remote = op.is_one_sided() || op == Op::WriteData;
+        let region = if needs_local || is_remote || memory.device().is_some() {
             let key = if domain.provided_key { 0 } else { number };
-            let (base, length) = (memory.at(0), memory.len());
-            let access =
-                if op.is_one_sided() || op == Op::WriteData { ACCESS } else { FI_SEND | FI_RECV };
-            let object = domain.domain.get();
-            let region = OpenFid::new("fi_mr_reg", |m| {
-                // SAFETY: the domain is open; the memory outlives the region.
-                unsafe {
-                    match (*(*object).mr).reg {
-                        Some(reg) => Error::check(reg(
-                            object.cast(),
-                            base,
-                            length,
-                            access,
-                            0,
-                            key,
-                            0,
-                            m,
-                            ptr::null_mut(),
-                        )),
-                        None => Err(Error::NOSYS),
-                    }
-                }
-            })?;
+            let access = if is_remote { ACCESS } else { FI_SEND | FI_RECV };
+            let region = domain.register(&memory, access, key)?;
             if domain.binds_regions {
                 region.bind(&ep, 0)?;
                 call!(region.fid(), ops.control(FI_ENABLE, ptr::null_mut()))

@@ -5,9 +5,11 @@
 mod client;
 mod compare;
 mod control;
+mod device;
 mod end;
 mod fabric;
 mod failure;
+mod memory;
 mod mesh;
 mod options;
 mod pattern;

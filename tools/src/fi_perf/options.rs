@@ -8,6 +8,9 @@ use std::path::PathBuf;
 /// Port of the control connection of a server.
 pub(crate) const CONTROL_PORT: u16 = 47593;
 
+/// Place of buffers without a device.
+const HOST: &str = "host";
+
 /// Declares an enum with a word for each value.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($value:ident = $word:literal),+ $(,)? }) => {
@@ -104,6 +107,8 @@ pub(crate) struct Parameters {
     pub(crate) verify: bool,
     pub(crate) provider: Option<String>,
     pub(crate) ep: EpKind,
+    /// Number of the CUDA device with the buffers of both ends, if they are not the hosts'.
+    pub(crate) device: Option<u32>,
 }
 
 impl Default for Parameters {
@@ -127,6 +132,7 @@ impl Default for Parameters {
             verify: false,
             provider: None,
             ep: EpKind::Rdm,
+            device: None,
         }
     }
 }
@@ -140,6 +146,16 @@ fn number(text: &str, min: u64, max: u64) -> Result<u64, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.001..=86400.0).contains(number));
     number.ok_or_else(|| format!("{text:?} is no number from 0.001 to 86400"))
+}
+
+/// Parses the place of the buffers: `host`, `cuda` or `cuda:N`.
+fn device(text: &str) -> Result<Option<u32>, String> {
+    match text.split_once(':') {
+        None if text == HOST => Ok(None),
+        None if text == "cuda" => Ok(Some(0)),
+        Some(("cuda", which)) => number(which, 0, 1023).map(|number| Some(number as u32)),
+        _ => Err(format!("{text:?} is none of host, cuda, cuda:N")),
+    }
 }
 
 fn flag(text: &str) -> Result<bool, String> {
@@ -193,6 +209,7 @@ impl Parameters {
             "provider" if value == "default" => self.provider = None,
             "provider" => self.provider = Some(value.into()),
             "ep" => self.ep = EpKind::parse(value)?,
+            "device" => self.device = device(value)?,
             _ => return Err(format!("the parameter {name:?} is unknown")),
         }
         Ok(())
@@ -221,7 +238,15 @@ impl Parameters {
             ("verify", flag(self.verify)),
             ("provider", self.provider.clone().unwrap_or("default".into())),
             ("ep", self.ep.word().into()),
+            ("device", self.device.map_or(HOST.into(), |number| format!("cuda:{number}"))),
         ]
+    }
+
+    /// Returns the parameters for the other end. An end of a version before `device` is asked for
+    /// one only if needed.
+    pub(crate) fn exchanged(&self) -> Vec<(&'static str, String)> {
+        let is_needed = |(name, _): &(&str, String)| *name != "device" || self.device.is_some();
+        self.pairs().into_iter().filter(is_needed).collect()
     }
 
     /// Checks combinations of parameters.
@@ -354,7 +379,7 @@ pub(crate) enum Parsed {
 }
 
 /// Options of a parameter with a value: their letters and long names.
-const VALUES: [(Option<char>, &str, &str); 15] = [
+const VALUES: [(Option<char>, &str, &str); 16] = [
     (Some('t'), "test", "test"),
     (Some('o'), "op", "op"),
     (Some('S'), "sizes", "sizes"),
@@ -370,6 +395,7 @@ const VALUES: [(Option<char>, &str, &str); 15] = [
     (None, "completion", "completion"),
     (Some('p'), "provider", "provider"),
     (Some('e'), "ep", "ep"),
+    (Some('D'), "device", "device"),
 ];
 /// Options of a parameter without a value.
 const FLAGS: [(Option<char>, &str); 3] =
@@ -512,6 +538,7 @@ Endpoints:
   -p, --provider NAME    as in tcp, shm, 'tcp;ofi_rxm'
   -e, --ep rdm|msg|dgram type of endpoint (rdm)
   -d, --domain NAME      domain of this end
+  -D, --device PLACE     memory of the buffers: host, cuda, cuda:N (host)
       --source ADDRESS   source address of this end's endpoints
 Output:
       --csv, --json      instead of a table

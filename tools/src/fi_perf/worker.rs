@@ -1,6 +1,7 @@
 //! One thread of an end: its endpoints, and the loops of the measurements.
-use crate::fabric::{Completion, Contexts, Domain, Endpoint, Queue, Transfer};
+use crate::fabric::{Completion, Domain, Endpoint, Queue, Transfer};
 use crate::failure::{During as _, Failure, Outcomes, fail};
+use crate::memory::Contexts;
 use crate::options::{EpKind, Inject, Level, Op, Parameters, Test, Waiting};
 use crate::pattern::{fill, is_message, sequence_of};
 use crate::stats::Histogram;
