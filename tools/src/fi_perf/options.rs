@@ -525,7 +525,7 @@ Measurements:
   -T, --seconds S        or as many as take S seconds (1)
   -w, --warmup N         operations before the measurement (100)
   -W, --window N         transfers in flight in bw and rate (64)
-      --ack              bw and rate wait for the receiver after each window
+      --ack              bw and rate wait for each window to end
   -b, --bidir            both ends send
       --threads N        threads of each end, with a domain each (1)
       --endpoints N      endpoints of each thread (1)

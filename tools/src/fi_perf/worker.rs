@@ -541,8 +541,8 @@ impl Worker {
             for channel in 0..self.channels.len() {
                 loop {
                     let one = &self.channels[channel];
-                    let allowed =
-                        if shape.acks { (one.received + 1) * shape.window } else { u64::MAX };
+                    let windows = if two_sided { one.received } else { one.done / shape.window };
+                    let allowed = if shape.acks { (windows + 1) * shape.window } else { u64::MAX };
                     let sent = one.posted - one.acked;
                     if sent >= sends.min(allowed) || one.posted - one.done >= shape.window {
                         break;
