@@ -33,10 +33,11 @@ pub(super) struct PollState {
     iterations: u64,
     /// Progress iterations since any connection was active.
     idle: u32,
-    /// Progress iterations since the last poll of the poller, and their maximum before the next
-    /// poll (`poll_gap`, 1 to [`MAX_POLL_GAP`]).
-    since_poll: u32,
+    /// Iteration with the last poll of the poller, maximum of iterations from there to the next poll
+    /// (`poll_gap`, 1 to [`MAX_POLL_GAP`]), and their sum.
+    polled_in: u64,
     poll_gap: u32,
+    next_poll: u64,
     /// Progress iterations with polls of shared memory since the last sleep of a thread, up to the
     /// number after which peers may omit doorbells.
     poll_streak: u32,
@@ -52,8 +53,9 @@ impl PollState {
         Self {
             iterations: 1,
             idle: 0,
-            since_poll: 0,
+            polled_in: 1,
             poll_gap: 1,
+            next_poll: 2,
             poll_streak: 0,
             waiters: Waiters::default(),
             looks: PollBackoff::default(),
@@ -96,16 +98,16 @@ impl PollState {
         self.idle = 0;
     }
 
-    /// Counts an iteration without a poll of the poller.
-    #[inline(always)]
-    pub(super) fn count_without_poll(&mut self) {
-        self.since_poll += 1;
-    }
-
     /// Records a poll of the poller in this iteration.
     #[inline(always)]
     pub(super) fn begin_poll(&mut self) {
-        self.since_poll = 0;
+        self.polled_in = self.iterations;
+        self.set_gap(self.poll_gap);
+    }
+
+    fn set_gap(&mut self, gap: u32) {
+        self.poll_gap = gap;
+        self.next_poll = self.polled_in + u64::from(gap);
     }
 
     /// Records the events of a poll. `is_new`: one of them was not for an active connection.
@@ -113,7 +115,7 @@ impl PollState {
         if is_new || moved {
             self.idle = 0;
         }
-        self.poll_gap = if is_new { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
+        self.set_gap(if is_new { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) });
     }
 
     /// Returns true if the only active connection is to be read directly, without a poll of the
@@ -126,7 +128,8 @@ impl PollState {
     #[inline(always)]
     pub(super) fn reads_directly(&self) -> bool {
         let directly = || self.idle <= FEW || self.looks.are_at_once();
-        self.since_poll < self.poll_gap && (self.idle == 1 || (directly() && !backoff::is_shared()))
+        self.iterations < self.next_poll
+            && (self.idle == 1 || (directly() && !backoff::is_shared()))
     }
 
     /// Returns true if an empty iteration of one or two polls of shared memory is not worth a look
@@ -167,7 +170,7 @@ impl PollState {
     pub(super) fn is_quick(&mut self, came: InlineRecv) -> bool {
         let each = match came {
             InlineRecv::Took => u64::from(SIGN_GAP),
-            InlineRecv::None if self.since_poll + 1 < self.poll_gap => u64::from(MEMORY_LOOKS),
+            InlineRecv::None if self.iterations < self.next_poll => u64::from(MEMORY_LOOKS),
             InlineRecv::None | InlineRecv::Else => return false,
         };
         if self.iterations % each == 0 {
@@ -176,7 +179,6 @@ impl PollState {
         if came == InlineRecv::Took {
             self.idle = 0;
         }
-        self.since_poll += 1;
         true
     }
 
@@ -207,7 +209,7 @@ impl PollState {
     /// next sleep.
     pub(super) fn may_omit_poll(&self, moved: bool) -> bool {
         let gap = if moved { self.poll_gap.max(SIGN_GAP) } else { self.poll_gap };
-        self.since_poll < gap
+        self.iterations < self.polled_in + u64::from(gap)
     }
 
     /// The calling thread prepares to sleep.
@@ -234,7 +236,7 @@ impl PollState {
     /// Prepares for a sleep with connections over shared memory: after the wake-up the poller is
     /// polled first, and peers ring doorbells. Returns true if peers omitted them.
     pub(super) fn end_polling(&mut self) -> bool {
-        self.poll_gap = 1;
+        self.set_gap(1);
         let polled = self.is_polling();
         self.poll_streak = 0;
         polled
@@ -260,7 +262,7 @@ mod tests {
         assert!(poll.reads_directly(), "the first empty iteration after activity");
         poll.end_poll(true, true);
         assert_eq!((poll.idle(), poll.poll_gap), (0, 1));
-        poll.count_without_poll();
+        poll.begin_iteration();
         assert!(!poll.reads_directly() && !poll.may_omit_poll(false) && poll.may_omit_poll(true));
     }
 

@@ -71,7 +71,6 @@ impl<N: ShmTransport> StreamState<N> {
     #[inline(always)]
     fn poll_sockets(&mut self, sink: Option<&PacketSink<'_>>) {
         let io = &mut self.rx.tx.io;
-        io.poll.count_without_poll();
         let id = match *io.active.sockets() {
             [only] if io.poll.reads_directly() => only,
             _ => {

@@ -30,7 +30,6 @@ impl<N: ShmTransport> StreamState<N> {
         }
         let moved = first == Some(InlineRecv::Took) || self.poll_each_shm_conn(first, sink);
         let io = &mut self.rx.tx.io;
-        io.poll.count_without_poll();
         let checks_doorbells = io.poll.checks_doorbells();
         let only_shm = io.active.sockets().is_empty();
         if moved {
