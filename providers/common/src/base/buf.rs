@@ -543,7 +543,15 @@ impl SendBuf {
     /// `len` bytes at `buf` stay readable until the transfer is complete.
     #[inline]
     pub unsafe fn new(buf: *const c_void, len: usize) -> Result<Self> {
-        Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
+        match buf.is_null() {
+            false => Ok(Self(Segments::one(buf.cast_mut(), len))),
+            true => Self::null(len),
+        }
+    }
+
+    #[cold]
+    fn null(len: usize) -> Result<Self> {
+        if len == 0 { Ok(Self::none()) } else { Err(Error::INVAL) }
     }
 
     /// Returns a buffer of zero length.

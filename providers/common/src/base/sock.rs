@@ -200,6 +200,13 @@ impl StreamSocket {
         self.recv_any(buf)
     }
 
+    /// [`recv`](Self::recv) from an internet socket, which cannot carry descriptors.
+    #[inline(always)]
+    pub fn recv_inet(&self, buf: &mut [u8]) -> Result<usize> {
+        debug_assert!(self.rights == Rights::None);
+        self.recv_any(buf)
+    }
+
     #[inline(always)]
     fn recv_any(&self, buf: &mut [u8]) -> Result<usize> {
         rustix::net::recv(&*self.fd, buf, RecvFlags::DONTWAIT)

@@ -297,7 +297,7 @@ impl ByteLink for TcpSocket {
 
     #[inline(always)]
     fn recv(&self, buf: &mut [u8]) -> Result<usize> {
-        self.0.recv(buf)
+        self.0.recv_inet(buf)
     }
 
     #[inline(always)]

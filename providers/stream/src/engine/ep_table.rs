@@ -1,45 +1,59 @@
 //! Endpoints of an engine, by number.
 use super::arrival::Arrival;
 use super::ep::{StreamEngineEp, StreamEpKind};
-use ofi_provider::slab::Slab;
 use std::ops::{Index, IndexMut};
 
-/// Table of endpoints.
+const MISSING: &str = "the number of an endpoint is used only before its close";
+
+/// Table of endpoints. Each is in its own memory: the fast paths find it by one load.
 #[derive(Default)]
 pub(super) struct EpTable {
-    slots: Slab<StreamEngineEp>,
+    slots: Vec<Option<Box<StreamEngineEp>>>,
+    /// All slots below this one are occupied.
+    first_vacant: usize,
 }
 
 impl EpTable {
     /// Adds an endpoint made from its number.
     pub(super) fn insert_with(&mut self, make: impl FnOnce(u32) -> StreamEngineEp) -> u32 {
-        self.slots.insert_with(make)
+        let vacant = self.slots[self.first_vacant..].iter().position(Option::is_none);
+        let at = vacant.map_or(self.slots.len(), |distance| self.first_vacant + distance);
+        self.first_vacant = at + 1;
+        let ep = Some(Box::new(make(at as u32)));
+        match self.slots.get_mut(at) {
+            Some(slot) => *slot = ep,
+            None => self.slots.push(ep),
+        }
+        at as u32
     }
 
     #[inline(always)]
     pub(super) fn get(&self, id: u32) -> Option<&StreamEngineEp> {
-        self.slots.get(id)
+        self.slots.get(id as usize)?.as_deref()
     }
 
     #[inline(always)]
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut StreamEngineEp> {
-        self.slots.get_mut(id)
+        self.slots.get_mut(id as usize)?.as_deref_mut()
     }
 
     /// Returns all endpoints with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &StreamEngineEp)> {
-        self.slots.iter()
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(id, slot)| Some((id as u32, slot.as_deref()?)))
     }
 
     /// Returns the maximum number of endpoints at any time; all numbers are below it.
     pub(super) fn slots(&self) -> u32 {
-        self.slots.slots() as u32
+        self.slots.len() as u32
     }
 
     /// Removes a closed endpoint.
     #[inline(never)]
     pub(super) fn close(&mut self, ep_id: u32) {
-        let Some(ep) = self.slots.remove(ep_id) else { return };
+        let Some(slot) = self.slots.get_mut(ep_id as usize) else { return };
+        let Some(ep) = slot.take() else { return };
+        self.first_vacant = self.first_vacant.min(ep_id as usize);
         ep.completions.close();
         if !ep.matcher.queues.is_shared() && ep.identity.kind != StreamEpKind::Srx {
             ep.matcher.completions.close();
@@ -103,13 +117,13 @@ impl Index<u32> for EpTable {
 
     #[inline(always)]
     fn index(&self, id: u32) -> &StreamEngineEp {
-        &self.slots[id]
+        self.get(id).expect(MISSING)
     }
 }
 
 impl IndexMut<u32> for EpTable {
     #[inline(always)]
     fn index_mut(&mut self, id: u32) -> &mut StreamEngineEp {
-        &mut self.slots[id]
+        self.get_mut(id).expect(MISSING)
     }
 }

@@ -152,10 +152,15 @@ pub(super) fn only_message<N: ShmTransport>(
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| start[8 * at + byte]));
     let words = [word(0), word(1), word(2)];
     let header = StreamHeader::fast_in(words, bytes.len());
-    header.is_some_and(|FastHeader { tagged, tag, len, .. }| {
-        matcher.recv_fast(conn.peer, tagged, tag, None, &bytes[len..])
-            && conn.received.one(bytes.len() - len)
-    })
+    let Some(FastHeader { tagged, tag, len, .. }) = header else { return false };
+    let Some(body) = bytes.get(len..) else { return false };
+    // Compiled for each kind of message.
+    let was_delivered = if tagged {
+        matcher.recv_fast(conn.peer, true, tag, None, body)
+    } else {
+        matcher.recv_fast(conn.peer, false, tag, None, body)
+    };
+    was_delivered && conn.received.one(body.len())
 }
 
 /// Delivers the message at the start of the bytes, and returns the bytes after it. Returns none

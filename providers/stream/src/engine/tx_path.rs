@@ -234,7 +234,8 @@ impl<N: ShmTransport> TxPath<N> {
         cq_is_drained: bool,
     ) -> FastSendResult {
         let Self { io: EngineIo { net, conns, poll, .. }, eps, packet, batcher, .. } = self;
-        let ep = &mut eps[ep_id];
+        let packet: &mut CopiedPacket = packet;
+        let Some(ep) = eps.get(ep_id) else { return FastSendResult::Not };
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
         let special = if DATA { SPECIAL } else { SPECIAL | FI_REMOTE_CQ_DATA };
