@@ -166,6 +166,13 @@ pub fn ffi_guard_transfer(entry: &'static str, body: impl FnOnce() -> Result) ->
     if heap::ready().is_err() {
         return Error::AGAIN.to_ret() as ssize_t;
     }
+    ffi_guard_segment(entry, body)
+}
+
+/// Like [`ffi_guard_transfer`] for a transfer of one segment: `body` checks memory before the first
+/// allocation, together with other conditions ([`call_conditions`](crate::call_conditions)).
+#[inline]
+pub fn ffi_guard_segment(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
     // Turned into C's terms in here: a result that leaves the closure is put together and taken apart.
     ffi_guard_nocancel(entry, || body().into_c() as ssize_t)
 }

@@ -16,6 +16,7 @@
 //! An allocation larger than the largest block fails like malloc. Allocations with a size chosen by
 //! the program or a peer therefore use fallible calls (`try_reserve`), after [`ready`], so such
 //! sizes do not use up the reserve.
+use crate::call_conditions::{CALL_CONDITIONS, CallConditions};
 use crate::error::{Error, Result};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -105,17 +106,17 @@ fn obtain_block(size: usize) -> *mut u8 {
 struct HeapReserve {
     /// Blocks; null for a missing one.
     blocks: [AtomicPtr<u8>; BLOCKS],
-    /// Blocks may be missing.
-    short: AtomicBool,
+    /// Memory is short while blocks may be missing.
+    conditions: &'static CallConditions,
     /// All size classes are reserved.
     all: AtomicBool,
 }
 
 impl HeapReserve {
-    const fn new() -> Self {
+    const fn new(conditions: &'static CallConditions) -> Self {
         Self {
             blocks: [const { AtomicPtr::new(null_mut()) }; BLOCKS],
-            short: AtomicBool::new(true),
+            conditions,
             all: AtomicBool::new(false),
         }
     }
@@ -136,7 +137,7 @@ impl HeapReserve {
     #[cold]
     #[inline(never)]
     fn take(&self, layout: Layout) -> *mut u8 {
-        self.short.store(true, Ordering::Relaxed);
+        self.conditions.set_memory_short(true);
         for (block, class) in self.with_class() {
             let at = block.load(Ordering::Relaxed);
             if class.size < layout.size() || at.is_null() || at.addr() % layout.align() != 0 {
@@ -155,14 +156,14 @@ impl HeapReserve {
     /// missing then. `free` releases blocks replaced concurrently by another thread.
     fn refill(&self, obtain: impl Fn(usize) -> *mut u8, free: impl Fn(*mut u8)) -> bool {
         // A thread that takes a block from here on says so again.
-        self.short.store(false, Ordering::Relaxed);
+        self.conditions.set_memory_short(false);
         for (block, size) in self.wanted() {
             if !block.load(Ordering::Relaxed).is_null() {
                 continue;
             }
             let new = obtain(size);
             if new.is_null() {
-                self.short.store(true, Ordering::Relaxed);
+                self.conditions.set_memory_short(true);
                 return false;
             }
             let brought =
@@ -186,7 +187,7 @@ impl HeapReserve {
 
     /// Gives all blocks back.
     fn release(&self, free: impl Fn(*mut u8)) {
-        self.short.store(true, Ordering::Relaxed);
+        self.conditions.set_memory_short(true);
         for block in &self.blocks {
             let at = block.swap(null_mut(), Ordering::Acquire);
             if !at.is_null() {
@@ -197,7 +198,7 @@ impl HeapReserve {
 }
 
 /// Reserve of each library and plug-in: a `static` exists in each of them.
-static RESERVE: HeapReserve = HeapReserve::new();
+static RESERVE: HeapReserve = HeapReserve::new(&CALL_CONDITIONS);
 
 /// Allocator of all Rust code linked to this package.
 struct Heap;
@@ -276,7 +277,7 @@ unsafe fn move_to(heap: &Heap, old: *mut u8, before: Layout, after: Layout) -> *
 /// reserved yet.
 #[inline(always)]
 fn is_short() -> bool {
-    RESERVE.short.load(Ordering::Relaxed)
+    CALL_CONDITIONS.is_memory_short()
 }
 
 /// Verifies the reserve is complete, after replacing missing blocks if necessary. Fails with
@@ -345,6 +346,10 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
+    fn new_reserve() -> HeapReserve {
+        HeapReserve::new(Box::leak(Box::new(CallConditions::new())))
+    }
+
     fn block(size: usize) -> *mut u8 {
         obtain_block(size)
     }
@@ -359,7 +364,7 @@ mod tests {
     }
 
     fn full() -> HeapReserve {
-        let reserve = HeapReserve::new();
+        let reserve = new_reserve();
         reserve.all.store(true, Ordering::Relaxed);
         assert!(reserve.refill(block, free));
         reserve
@@ -367,22 +372,22 @@ mod tests {
 
     #[test]
     fn a_reserve_is_short_until_it_is_filled_and_after_a_block_was_taken() {
-        let reserve = HeapReserve::new();
-        assert!(reserve.short.load(Ordering::Relaxed));
+        let reserve = new_reserve();
+        assert!(reserve.conditions.is_memory_short());
         assert!(reserve.take(layout(8, 8)).is_null(), "nothing is set aside yet");
         assert!(reserve.refill(block, free));
-        assert!(!reserve.short.load(Ordering::Relaxed));
+        assert!(!reserve.conditions.is_memory_short());
         let taken = reserve.take(layout(8, 8));
-        assert!(!taken.is_null() && reserve.short.load(Ordering::Relaxed));
+        assert!(!taken.is_null() && reserve.conditions.is_memory_short());
         assert!(reserve.refill(block, free));
-        assert!(!reserve.short.load(Ordering::Relaxed));
+        assert!(!reserve.conditions.is_memory_short());
         free(taken);
         reserve.release(free);
     }
 
     #[test]
     fn partly_filled_reserve_keeps_its_blocks() {
-        let (reserve, left) = (HeapReserve::new(), Cell::new(10));
+        let (reserve, left) = (new_reserve(), Cell::new(10));
         let few = |size| {
             if left.get() == 0 {
                 return null_mut();
@@ -391,7 +396,7 @@ mod tests {
             block(size)
         };
         assert!(!reserve.refill(few, free));
-        assert!(reserve.short.load(Ordering::Relaxed) && reserve.is_low());
+        assert!(reserve.conditions.is_memory_short() && reserve.is_low());
         let there = reserve.blocks.iter().filter(|at| !at.load(Ordering::Relaxed).is_null());
         assert_eq!(there.count(), 10);
         left.set(usize::MAX);

@@ -74,4 +74,4 @@ pub fn plugin_loaded() -> bool {
     true
 }
 
-pub use ofi::{abi, boundary, error, fid, heap, info};
+pub use ofi::{abi, boundary, call_conditions, error, fid, heap, info};

@@ -1,7 +1,7 @@
 //! Probe points for tracers (USDT): bpftrace, perf, SystemTap; docs/tracing.md.
 //!
-//! The probes of a plug-in share one semaphore: a number in the memory of the process, incremented by
-//! the kernel during the attachment of a tracer. Without a tracer a probe point is a comparison and a
+//! The probes of a plug-in share one semaphore: a number in the memory of the process
+//! ([`CALL_CONDITIONS`]), incremented by the kernel during the attachment of a tracer. Without a tracer a probe point is a comparison and a
 //! branch ([`is_enabled`]); each probe itself is in a function outside of all fast paths. Fast paths
 //! without their own probe points are not taken during a trace.
 //!
@@ -10,19 +10,15 @@
 //!
 //! Endpoints have the same number in all processes ([`trace_id`](crate::addr::Addr::trace_id)), so a
 //! message sent can be joined with its match in another process.
+use crate::call_conditions::CALL_CONDITIONS;
 use core::ffi::CStr;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-
-/// Number of attached tracers, written by the kernel.
-// SAFETY: the section contains nothing but semaphores of this type, and is writable like any data.
-#[unsafe(link_section = ".probes")]
-static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns true if a tracer is attached.
 #[inline(always)]
 pub fn is_enabled() -> bool {
-    SEMAPHORE.load(Ordering::Relaxed) != 0
+    CALL_CONDITIONS.has_tracer()
 }
 
 /// Numbers of an endpoint and, if the endpoint is connected, of its peer; 0 while unknown.
@@ -111,7 +107,7 @@ macro_rules! probe {
             core::arch::asm!(
                 note!($name, $arguments),
                 function = sym $function,
-                semaphore = sym SEMAPHORE,
+                semaphore = sym CALL_CONDITIONS,
                 $($argument = in(reg) $argument,)+
                 options(att_syntax, nostack, preserves_flags)
             );
@@ -127,7 +123,7 @@ macro_rules! probe {
             core::arch::asm!(
                 note!($name, $arguments),
                 function = sym $function,
-                semaphore = sym SEMAPHORE,
+                semaphore = sym CALL_CONDITIONS,
                 $($argument = in(reg) $argument,)+
                 options(nostack, preserves_flags)
             );

@@ -7,7 +7,7 @@ use crate::abi::{
 };
 use crate::api::traits::Endpoint;
 use crate::api::unsupported;
-use crate::boundary::{ffi_guard_nocancel, ffi_guard_transfer};
+use crate::boundary::{ffi_guard_nocancel, ffi_guard_segment, ffi_guard_transfer};
 use crate::buf::{RecvBuf, RecvSegment, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
@@ -175,7 +175,7 @@ macro_rules! sends {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            ffi_guard_transfer(name!($send), || {
+            ffi_guard_segment(name!($send), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
@@ -210,7 +210,7 @@ macro_rules! sends {
             dest: fi_addr_t,
             $($tag: u64,)?
         ) -> ssize_t {
-            ffi_guard_transfer(name!($inject), || {
+            ffi_guard_segment(name!($inject), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (flags, tag) = (ep.inject_flags(abi::FI_SEND), or_0!($($tag)?));
@@ -228,7 +228,7 @@ macro_rules! sends {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            ffi_guard_transfer(name!($senddata), || {
+            ffi_guard_segment(name!($senddata), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
@@ -245,7 +245,7 @@ macro_rules! sends {
             dest: fi_addr_t,
             $($tag: u64,)?
         ) -> ssize_t {
-            ffi_guard_transfer(name!($injectdata), || {
+            ffi_guard_segment(name!($injectdata), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let flags = ep.inject_flags(abi::FI_SEND) | abi::FI_REMOTE_CQ_DATA;

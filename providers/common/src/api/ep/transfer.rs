@@ -9,8 +9,10 @@ use crate::addr::Addr;
 use crate::api::traits::Endpoint;
 use crate::atomic::AtomicKind;
 use crate::buf::{RecvBuf, SendBuf};
+use crate::call_conditions::CALL_CONDITIONS;
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::heap;
 use crate::mr::MrTable;
 use crate::operation::{AtomicOp, FastRecv, ReadOp, RecvOp, SendOp, WriteOp};
 use crate::probes::{self, TracedTransfer};
@@ -145,7 +147,7 @@ macro_rules! start {
             $(
                 #[inline(always)]
                 pub(crate) fn $name(&self, op: $op) -> Result {
-                    if op.flags & SPECIAL != 0 || ($sends && probes::is_enabled()) {
+                    if op.flags & SPECIAL != 0 || CALL_CONDITIONS.has_any() {
                         return self.start(Transfer::$variant(op));
                     }
                     self.shared.hand($sends, |ep| ep.$name(op))
@@ -174,6 +176,7 @@ impl<E: Endpoint> EpFid<E> {
     /// Hands a transfer to the provider, to the counter it waits for, or to a group. Memory of
     /// devices among its buffers is marked.
     fn start(&self, mut op: Transfer) -> Result {
+        heap::ready().map_err(|_| Error::AGAIN)?;
         if let Some(regions) = &self.shared.ground.devices {
             op.locate(regions)?;
         }
