@@ -3,7 +3,7 @@ use crate::device::Device;
 use crate::failure::{During as _, Outcomes};
 use ofi::abi::fi_context2;
 use ofi::error::Error;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -13,7 +13,10 @@ enum Home {
     Device(&'static Device),
 }
 
-/// Zeroed memory, read and written by the library while transfers use it: of the host, aligned to
+/// Byte of new memory of the host.
+const FIRST_BYTE: u8 = 1;
+
+/// Memory read and written by the library while transfers use it: of the host, aligned to
 /// pages, or of a device.
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -30,8 +33,11 @@ impl Memory {
         let layout = Layout::from_size_align(length.max(1), 4096).map_err(|_| Error::NOMEM);
         let layout = layout.during("buffers")?;
         // SAFETY: the length is not 0.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let base = NonNull::new(unsafe { alloc(layout) });
         let base = base.ok_or(Error::NOMEM).during("buffers")?;
+        // Pages never written are all the same page of zeroes, which stays in the processor's cache.
+        // SAFETY: the memory has so many bytes.
+        unsafe { base.write_bytes(FIRST_BYTE, layout.size()) };
         Ok(Self { base, length: layout.size(), home: Home::Host(layout) })
     }
 

@@ -255,8 +255,8 @@ impl Parameters {
         if self.threads * self.endpoints > MAX_CHANNELS as u64 {
             return Err(format!("more than {MAX_CHANNELS} endpoints"));
         }
-        if self.ack && self.bidir {
-            return Err("--ack and --bidir exclude each other".into());
+        if self.ack && self.bidir && self.ops.iter().any(|op| !op.is_one_sided()) {
+            return Err("--ack and --bidir of two-sided operations exclude each other".into());
         }
         if self.ack && self.ep == EpKind::Dgram {
             return Err("--ack needs reliable endpoints".into());
