@@ -74,20 +74,40 @@ pub struct ConnectedSim<W: ConnectedWorld> {
     numbers: usize,
     /// Endpoints of posted receives; those not listed are in the shared context.
     posted: HashMap<OpId, (usize, usize)>,
+    /// Each request is accepted, and no connection may fail or end.
+    all_connect: bool,
 }
 
 impl<W: ConnectedWorld> ConnectedSim<W> {
     /// The world of a seed.
     pub fn new(seed: u64) -> Self {
+        Self::with(seed, |_, _| {})
+    }
+
+    /// The world of a seed without rejections and without ends of connections: each connection must be
+    /// established. `change` may exclude other causes of a failure.
+    pub fn connecting(seed: u64, change: impl FnOnce(&mut SimPlan, &mut W)) -> Self {
+        let never = usize::MAX >> 1;
+        let mut sim = Self::with(seed, |plan, world| {
+            (plan.shortage, plan.cuts, plan.closes) = (0, never, never);
+            change(plan, world);
+        });
+        sim.all_connect = true;
+        sim
+    }
+
+    fn with(seed: u64, change: impl FnOnce(&mut SimPlan, &mut W)) -> Self {
         here::clear();
         let (mut random, own) = (SimRandom::new(seed), SimRandom::new(!seed));
         let mut plan = SimPlan::of(&mut random);
         let mut world = W::new(&mut random, own, &mut plan);
+        change(&mut plan, &mut world);
         world.begin(&mut plan);
         here::have_shortage(plan.shortage, SimRandom::new(random.next()));
         let oracle = Oracle::new(plan.nodes);
         let (nodes, posted) = (Vec::new(), HashMap::new());
-        let mut sim = Self { world, plan, random, nodes, oracle, numbers: 0, posted };
+        let (numbers, all_connect) = (0, false);
+        let mut sim = Self { world, plan, random, nodes, oracle, numbers, posted, all_connect };
         (0..sim.plan.nodes).for_each(|node| here::with_memory(|| sim.begin(node)));
         sim
     }
@@ -146,6 +166,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         of.ends.insert((other, part), ConnectedEnd { ep, number, stage: EndStage::Calling });
         if failed {
             // There was no memory, or the caller has hung up.
+            assert!(!self.all_connect, "a request is not sent or accepted: {result:?}");
             self.oracle.hurt(node, other);
             self.close(node, (other, part));
         }
@@ -196,6 +217,8 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         let Some((&(other, _), end)) = ends.find(|(_, end)| end.number == number) else {
             panic!("an event of an endpoint that is closed");
         };
+        let is_failed = event.is_none_or(|event| u64::from(event) == u64::from(FI_SHUTDOWN as u32));
+        assert!(!(is_failed && self.all_connect), "a connection fails: {event:?}");
         end.stage = match (event.map(u64::from), end.stage) {
             (Some(event), EndStage::Calling) if event == u64::from(FI_CONNECTED as u32) => {
                 EndStage::Made
@@ -268,7 +291,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         if self.nodes[node].ends.get(&at).is_some_and(|end| end.stage == EndStage::Over) {
             self.close(node, at);
         }
-        if self.nodes[node].ends.contains_key(&at) || self.random.one_in(6) {
+        if self.nodes[node].ends.contains_key(&at) || (!self.all_connect && self.random.one_in(6)) {
             return self.world.reject(request);
         }
         self.open(node, other, Some(request));
@@ -431,6 +454,8 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         here::have_shortage(0, SimRandom::new(0));
         self.world.be_prompt();
         self.settle();
+        let mut ends = self.nodes.iter().flat_map(|node| node.ends.values());
+        assert!(!self.all_connect || ends.all(|end| end.stage == EndStage::Made), "no connection");
         for node in 0..self.plan.nodes {
             // Waiting messages get a receive.
             let mut segments = vec![None];

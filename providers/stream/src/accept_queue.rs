@@ -20,6 +20,9 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// descriptors. A peer sends its request in its next progress iteration.
 const SILENT_TIME: Duration = Duration::from_secs(5);
 
+/// Maximum bytes discarded by one call.
+const DISCARD: usize = 4 << 10;
+
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
 pub struct PendingConn<L> {
@@ -37,6 +40,8 @@ pub struct PendingConn<L> {
     /// Set while the caller has to wait until the address vector holds this address
     /// ([`only_known`](crate::settings::StreamSettings::only_known)).
     held: Option<Addr>,
+    /// The answer to a repeated request was sent: the link ends with the peer's end.
+    is_answered: bool,
     serial: u64,
     since: Instant,
 }
@@ -105,6 +110,7 @@ impl<L: ByteLink> AcceptQueue<L> {
             bytes: Vec::new(),
             request: None,
             held: None,
+            is_answered: false,
             serial,
             since: now,
         });
@@ -172,6 +178,26 @@ impl<L: ByteLink> AcceptQueue<L> {
     pub(crate) fn hold(&mut self, poller: &impl LinkPoller<L::Id>, id: u32, name: Addr) {
         let Some(caller) = self.waiting.get_mut(id) else { return };
         caller.held = Some(name);
+        self.await_more(poller, id);
+    }
+
+    /// Sends the answer to a repeated request, and ends the direction to the caller. The caller
+    /// continues its connection by another link. Its bytes on this one are discarded: a close with
+    /// unread bytes could destroy a part of the answer.
+    pub(crate) fn answer_again(&mut self, poller: &impl LinkPoller<L::Id>, id: u32, answer: &[u8]) {
+        let Some(caller) = self.waiting.get_mut(id) else { return };
+        if caller.link.send(answer) != Ok(answer.len()) {
+            // The caller repeats its request.
+            return self.drop(id);
+        }
+        caller.link.end_sending();
+        caller.is_answered = true;
+        self.await_more(poller, id);
+    }
+
+    /// Watches a pending connection with a complete request.
+    fn await_more(&mut self, poller: &impl LinkPoller<L::Id>, id: u32) {
+        let Some(caller) = self.waiting.get_mut(id) else { return };
         let (watched, known) = (caller.link.id(), (id, caller.serial));
         if !self.order.contains(&known) {
             // The request was complete when the caller was admitted, so it was never put in the
@@ -287,9 +313,20 @@ pub fn log_rejection<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed
 }
 
 impl<L: ByteLink> PendingConn<L> {
+    /// Discards bytes of a peer after the answer. Fails at the end of the link.
+    fn discard(&self) -> Result<bool, Option<Malformed>> {
+        match self.link.recv(&mut [0; DISCARD]) {
+            Ok(1..) | Err(Error::AGAIN | Error::INTR) => Ok(false),
+            Ok(0) | Err(_) => Err(None),
+        }
+    }
+
     /// Returns true if the request is complete now. The error is the reason for closing the
     /// connection, or none if the peer closed it.
     fn read(&mut self) -> Result<bool, Option<Malformed>> {
+        if self.is_answered {
+            return self.discard();
+        }
         let mut buf = [0u8; CM_LEN];
         while self.request.is_none() {
             // First the fixed part, then as much as it says follows, so that no byte
@@ -335,13 +372,13 @@ mod tests {
     use ofi_provider::provider::Provider;
     use ofi_provider::sys::Epoll;
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, RawFd};
     use std::sync::LazyLock;
 
     const DATA: &[u8] = b"who I am";
 
-    /// Receive-only link, sufficient for pending connections.
+    /// Link with few features, sufficient for pending connections.
     #[derive(Debug)]
     struct ReceivingLink(TcpStream);
 
@@ -366,8 +403,8 @@ mod tests {
             Ok((&self.0).read(buf)?)
         }
 
-        fn send(&self, _bytes: &[u8]) -> Result<usize> {
-            unimplemented!()
+        fn send(&self, bytes: &[u8]) -> Result<usize> {
+            Ok((&self.0).write(bytes)?)
         }
 
         fn recv_list(&self, _list: &mut ScatterList<'_>) -> Result<usize> {
@@ -399,7 +436,7 @@ mod tests {
         }
 
         fn shutdown(&self) {
-            unimplemented!()
+            self.0.shutdown(Shutdown::Write).unwrap();
         }
     }
 
@@ -546,5 +583,26 @@ mod tests {
         let later = Instant::now() + HANDSHAKE_TIMEOUT;
         assert_eq!(queue_slot.callers.end_silence(later), (vec![], None));
         assert_eq!(queue_slot.callers.len(), 0);
+    }
+
+    #[test]
+    fn repeated_answer_is_followed_by_the_end_and_later_bytes_of_the_caller_are_discarded() {
+        let mut queue_slot = AcceptQueueSlot::new(8);
+        let (mut stream, id, call) = queue_slot.call(&request());
+        assert_eq!(call, PendingConnState::Complete);
+        queue_slot.callers.answer_again(&queue_slot.epoll, id, b"the answer");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"the answer");
+        stream.write_all(b"message").unwrap();
+        assert_eq!(queue_slot.next_event(), (id, PendingConnState::Incomplete));
+        drop(stream);
+        assert_eq!(queue_slot.next_event(), (id, PendingConnState::Over));
+        let (mut silent, id, _) = queue_slot.call(&request());
+        queue_slot.callers.answer_again(&queue_slot.epoll, id, b"the answer");
+        let late = Instant::now() + HANDSHAKE_TIMEOUT;
+        assert_eq!(queue_slot.callers.end_silence(late), (Vec::new(), None));
+        assert!(queue_slot.callers.is_empty());
+        assert_eq!(silent.read_to_end(&mut answer).unwrap(), 10);
     }
 }

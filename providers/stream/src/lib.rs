@@ -26,6 +26,7 @@ pub mod settings;
 pub mod shm_upgrade;
 pub mod transport;
 pub mod transport_conformance;
+pub mod unconfirmed_answer;
 pub mod wire;
 
 /// Cleanup function of the engine's providers at process exit

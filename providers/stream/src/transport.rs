@@ -5,6 +5,7 @@
 //! built for its type.
 use crate::secret::PskConfig;
 use crate::settings::StreamSettings;
+use crate::unconfirmed_answer::UnconfirmedAnswer;
 use crate::wire::LocalOffer;
 use core::array::from_fn;
 use core::time::Duration;
@@ -123,6 +124,19 @@ pub trait ByteLink: Debug + Send + 'static {
     /// first bytes of the link may be sent by the same call, to arrive with the answer.
     fn send_answer(&self, bytes: &[u8]) -> Result<usize> {
         self.send(bytes)
+    }
+
+    /// Returns the answer sent by [`send_answer`](Self::send_answer), if a later link can continue this
+    /// one after the loss of the answer. It is dropped when the other end has received the answer.
+    fn unconfirmed_answer(&self) -> Weak<UnconfirmedAnswer> {
+        Weak::new()
+    }
+
+    /// Receives the first bytes of the link behind the answer, needed for its continuation after the
+    /// loss of sockets. Returns false while some are missing. Nothing is sent before
+    /// [`made`](Self::made).
+    fn receive_first_frames(&self) -> Result<bool> {
+        Ok(true)
     }
 
     /// Sets up the link for messages, after both ends have agreed to exchange them.

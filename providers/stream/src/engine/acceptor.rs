@@ -4,9 +4,11 @@ use super::conn::{Stage, StreamConn};
 use super::conn_limit::is_out_of_descriptors;
 use super::handshake::Handshake;
 use super::idle_closer::IdleCloser;
+use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::unknown_conns::UnknownConns;
 use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConnState};
+use crate::repeated_requests::RepeatOutcome;
 use crate::transport::{ByteLink, LinkListener, ShmTransport};
 use crate::wire::RdmHello;
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
@@ -128,16 +130,29 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
         let addr = from.at_port(hello.port).identity();
         let process = ProcessInstance { pid: hello.pid, instance: request.instance };
         let is_first = request.contexts.are_first();
-        if self.holds(id, &addr) || (is_first && self.is_before_end(id, &addr, process)) {
+        if self.holds(id, &addr) {
+            return;
+        }
+        let EngineIo { net, callers, numbered, .. } = &mut self.rx.tx.io;
+        if numbered.handle_repeated(callers, net.poller(), id) == RepeatOutcome::Handled {
+            return self.rx.tx.io.wake_in(HANDSHAKE_TIMEOUT);
+        }
+        if is_first && self.is_before_end(id, &addr, process) {
             return;
         }
         let io = &mut self.rx.tx.io;
         let Some((caller, request)) = io.callers.take(io.net.poller(), id) else { return };
+        let from = caller.from.clone();
         let mut conn = StreamConn::new(caller.link, Stage::Called, caller.called);
         conn.unknown_conn = Some(caller.unknown_conn);
         (conn.order, conn.knows) = (request.order, request.knows);
+        let serial = conn.serial;
         if let Ok(id) = self.rx.tx.io.add_conn(conn) {
             Handshake::new(self.rx).rdm_request(id, &request, &hello, addr);
+            let EngineIo { conns, numbered, .. } = &mut self.rx.tx.io;
+            if let Some(conn) = conns.named((id, serial)) {
+                numbered.add_answered(&request, &from, conn.link.unconfirmed_answer());
+            }
             self.unknown.add(&self.rx.tx.io.conns, id);
         }
     }

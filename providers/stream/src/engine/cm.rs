@@ -14,7 +14,8 @@ use super::state::StreamState;
 use super::stream_request::StreamRequest;
 use super::tx_path::TxPath;
 use crate::transport::{ByteLink, ShmTransport};
-use crate::wire::{PeerFeatures, RDM_ANSWER, RDM_VERSION, RdmHello, RequestNumber};
+use crate::unconfirmed_answer::UnconfirmedAnswer;
+use crate::wire::{ByteOrder, PeerFeatures, RDM_ANSWER, RDM_VERSION, RdmHello, RequestNumber};
 use ofi_provider::abi::FI_CONNECTED;
 use ofi_provider::addr::Addr;
 use ofi_provider::contexts::Contexts;
@@ -22,6 +23,7 @@ use ofi_provider::eq::EqEvent;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::random;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 impl StreamEngineEp {
@@ -68,7 +70,8 @@ impl<N: ShmTransport> StreamState<N> {
             // Without a random number the request is sent once.
             if let (Some(request), Some(number)) = (&mut conn.request, RequestNumber::new(random()))
             {
-                request.set_repeated(number, to.clone());
+                request.set_number(number);
+                request.set_repeated(to.clone());
             }
         }
         // On one host the connection is there already: the request goes now, not
@@ -83,7 +86,8 @@ impl<N: ShmTransport> StreamState<N> {
             return Err(Error::ISCONN);
         }
         let resume = N::Link::settings().rails.resume;
-        match self.accept_link(ep_id, &request, param) {
+        let caller = request.caller();
+        match request.link().answer(|link| self.accept_on(ep_id, link, caller, param)) {
             Err(error) if is_loss(error) && request.is_repeated() && resume > 0 => {
                 let until = self.rx.tx.io.net.now() + Duration::from_secs(resume.into());
                 let data = param.to_vec();
@@ -99,8 +103,9 @@ impl<N: ShmTransport> StreamState<N> {
     /// check.
     fn accept_repeated(&mut self, now: Instant) -> Option<Instant> {
         for awaited in self.repeats.take() {
-            let ep_id = awaited.ep;
-            match self.accept_link(ep_id, &awaited.request, &awaited.data) {
+            let AwaitedRepeat { ep: ep_id, request, data, .. } = &awaited;
+            let (ep_id, caller) = (*ep_id, request.caller());
+            match request.link().answer(|link| self.accept_on(ep_id, link, caller, data)) {
                 Ok(()) => {}
                 Err(error) if is_loss(error) && now < awaited.until => self.repeats.add(awaited),
                 Err(error) => {
@@ -112,15 +117,14 @@ impl<N: ShmTransport> StreamState<N> {
         (!self.repeats.is_empty()).then(|| now + REPEAT_CHECK)
     }
 
-    /// Accepts a request on its present socket. Fails with -FI_ECONNRESET without one.
-    fn accept_link(
+    /// Accepts the request of a caller on its link. Returns the kept response.
+    fn accept_on(
         &mut self,
         ep_id: u32,
-        request: &StreamRequest<N::Link>,
+        link: N::Link,
+        (order, knows): (ByteOrder, PeerFeatures),
         param: &[u8],
-    ) -> Result {
-        let link = request.link().take().ok_or(Error::CONNRESET)?;
-        let (order, knows) = request.caller();
+    ) -> Result<Weak<UnconfirmedAnswer>> {
         let knows = PeerFeatures { multicast: false, closing: false, ..knows };
         let mut conn = StreamConn::new(link, Stage::Called, ep_id);
         (conn.order, conn.knows) = (order, knows);
@@ -139,7 +143,7 @@ impl<N: ShmTransport> StreamState<N> {
             eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: Vec::new() });
         }
         self.rx.tx.io.mark_active(id);
-        Ok(())
+        Ok(self.rx.tx.io.conns[id].link.unconfirmed_answer())
     }
 
     /// fi_shutdown of a MSG endpoint.

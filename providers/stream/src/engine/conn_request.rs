@@ -24,16 +24,16 @@ pub(super) fn is_reset(error: Error) -> bool {
     matches!(error, Error::CONNRESET | Error::CONNABORTED)
 }
 
-/// Connection request, kept until it is sent, or until its response if it is repeated.
+/// Connection request, kept until it is sent, or until its response if it is numbered.
 #[derive(Debug)]
 pub(super) struct ConnRequest {
     data: Vec<u8>,
+    number: Option<RequestNumber>,
     repeats: Option<Repeats>,
 }
 
 #[derive(Debug)]
 struct Repeats {
-    number: RequestNumber,
     to: Addr,
     left: u8,
 }
@@ -41,12 +41,17 @@ struct Repeats {
 impl ConnRequest {
     /// Creates a request sent once, with this user data.
     pub(super) fn new(data: Vec<u8>) -> Self {
-        Self { data, repeats: None }
+        Self { data, number: None, repeats: None }
     }
 
-    /// Has the request repeated to an address after the loss of its socket.
-    pub(super) fn set_repeated(&mut self, number: RequestNumber, to: Addr) {
-        self.repeats = Some(Repeats { number, to, left: REPEATS_MAX });
+    /// Numbers the request: a later one with this number is its repetition.
+    pub(super) fn set_number(&mut self, number: RequestNumber) {
+        self.number = Some(number);
+    }
+
+    /// Has the request repeated to an address at once after the loss of its socket.
+    pub(super) fn set_repeated(&mut self, to: Addr) {
+        self.repeats = Some(Repeats { to, left: REPEATS_MAX });
     }
 
     /// User data.
@@ -54,9 +59,9 @@ impl ConnRequest {
         &self.data
     }
 
-    /// Returns the number of a repeated request.
+    /// Returns the number of the request.
     pub(super) fn number(&self) -> Option<RequestNumber> {
-        self.repeats.as_ref().map(|repeats| repeats.number)
+        self.number
     }
 
     /// Counts one more repetition, and returns its address; `None` if there are no more.
@@ -127,7 +132,9 @@ mod tests {
         assert_eq!(request.repeat(), None);
         let (number, to) =
             (RequestNumber::new(5).unwrap(), Addr::Ip("10.0.0.1:2".parse().unwrap()));
-        request.set_repeated(number, to.clone());
+        request.set_number(number);
+        assert_eq!(request.repeat(), None);
+        request.set_repeated(to.clone());
         for _ in 0..REPEATS_MAX {
             assert_eq!(request.repeat(), Some(to.clone()));
         }

@@ -8,12 +8,14 @@ use super::rx_path::RxPath;
 use super::transfer::Route;
 use super::tx_path::TxPath;
 use crate::transport::{ByteLink, ShmTransport, peer_of};
+use crate::wire::RequestNumber;
 use ofi_provider::addr::Addr;
 use ofi_provider::conn_arbiter::ConnectLimiter;
 use ofi_provider::conn_limit::max_calls;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
+use ofi_provider::sys::random;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -128,12 +130,23 @@ impl Connector {
         let id = self.dial(tx, ep_id, &addr, hello.encode().to_vec())?;
         self.calls.started(id, tx.io.conns[id].serial, tx.io.net.now());
         tx.attach(id, peer);
+        // The messages for contexts have no number.
+        let is_first = tx.eps[ep_id].contexts_to(peer).are_first();
         let entry = &mut tx.eps[ep_id].peers[peer];
         entry.conn = id;
         entry.extra.retry.calling();
         entry.extra.is_absent = false;
         let parked = std::mem::take(&mut entry.extra.parked);
-        tx.io.conns[id].take_over(parked);
+        let (resume, conn) = (N::Link::settings().rails.resume, &mut tx.io.conns[id]);
+        if is_first && resume > 0 && tx.io.net.offers_rails(&conn.link) {
+            // Without a random number the receiver knows no repetition.
+            let number = &mut entry.extra.request;
+            *number = number.or_else(|| RequestNumber::new(random()));
+            if let (Some(request), Some(number)) = (&mut conn.request, *number) {
+                request.set_number(number);
+            }
+        }
+        conn.take_over(parked);
         Ok(id)
     }
 

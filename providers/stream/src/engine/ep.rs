@@ -6,7 +6,7 @@ use super::transfer::{TxCompletion, TxRequest};
 use crate::secret::PskConfig;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
 use crate::transport::LinkRecovery;
-use crate::wire::BEHIND_FIREWALL;
+use crate::wire::{BEHIND_FIREWALL, RequestNumber};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
 };
@@ -122,6 +122,8 @@ pub(super) struct StreamPeer {
     pub(super) parked: VecDeque<TxRequest>,
     /// Number of rejected connection requests, and the time of the next attempt.
     pub(super) retry: ConnectBackoff,
+    /// Number of the connection request without a response. Further attempts repeat it.
+    pub(super) request: Option<RequestNumber>,
     /// The last attempt found no process at the peer's address, and the peer was never connected.
     /// Its transfers wait until it exists
     /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
@@ -132,6 +134,11 @@ pub(super) struct StreamPeer {
 }
 
 impl StreamPeer {
+    /// Returns true if a request is about to be repeated after the loss of its socket.
+    pub(super) fn repeats_request(&self) -> bool {
+        self.request.is_some() && self.retry.is_waiting()
+    }
+
     /// Returns true if transfers to the unconnected peer wait: for a connection attempt made without
     /// further reason, or for the end of an earlier connection.
     pub(super) fn is_waiting(&self) -> bool {

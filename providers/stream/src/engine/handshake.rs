@@ -160,21 +160,29 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 }
                 Ok(n) => conn.stash.extend_from_slice(&bytes[..n]),
                 Err(Error::AGAIN | Error::INTR) => return false,
-                Err(error) if is_loss(error) && self.repeat_request(id) => return true,
-                Err(error) if is_reset(error) => {
-                    self.hung_up(id);
-                    return true;
-                }
                 Err(error) => {
-                    self.rx.fail(id, error);
+                    self.lose_answer(id, error);
                     return true;
                 }
             }
         }
+        let answer = CmMessage::parse(&conn.stash);
+        if answer.as_ref().is_ok_and(|answer| answer.kind == CmType::Response && answer.knows.rails)
+        {
+            match self.receive_first_frames(id) {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(error) => {
+                    self.lose_answer(id, error);
+                    return true;
+                }
+            }
+        }
+        let conn = &mut self.rx.tx.io.conns[id];
         conn.request = None;
-        let stash = std::mem::take(&mut conn.stash);
+        conn.stash = Vec::new();
         let kind = self.rx.tx.eps[conn.ep].identity.kind;
-        let result = CmMessage::parse(&stash).and_then(|message| match message.kind {
+        let result = answer.and_then(|message| match message.kind {
             CmType::Response if kind == StreamEpKind::Rdm => self.rdm_answer(id, &message),
             CmType::Response => {
                 self.msg_answer(id, message);
@@ -190,6 +198,21 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             self.close_malformed(id, why);
         }
         true
+    }
+
+    /// Receives the frames of the peer behind its answer. Without them the peer cannot be reached again
+    /// after the loss of the socket. Returns false while some are missing.
+    fn receive_first_frames(&mut self, id: u32) -> Result<bool> {
+        self.start_rails(id, true).map_err(|_| Error::NOPROTOOPT)?;
+        self.rx.tx.io.conns[id].link.receive_first_frames()
+    }
+
+    /// Handles the failure of a socket before the peer's response has arrived as a whole.
+    fn lose_answer(&mut self, id: u32, error: Error) {
+        if is_loss(error) && self.repeat_request(id) {
+            return;
+        }
+        if is_reset(error) { self.hung_up(id) } else { self.rx.fail(id, error) }
     }
 
     /// Handles the loss of a socket before the request was sent: connects again, an RDM endpoint as after
@@ -316,7 +339,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let conn = &mut self.rx.tx.io.conns[id];
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
-        self.rx.tx.eps[ep].peers[peer].extra.retry.made();
+        let extra = &mut self.rx.tx.eps[ep].peers[peer].extra;
+        extra.retry.made();
+        extra.request = None;
         self.established(id);
         Ok(())
     }
@@ -355,6 +380,8 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let other = ep.peers[peer].conn;
         let known = self.rx.tx.io.conns.get(other);
         let answer = call.answer(match known {
+            // The peer may have accepted the request whose answer was lost.
+            None if ep.peers[peer].extra.repeats_request() => LocalConnState::Calling,
             None => LocalConnState::None,
             Some(known) if known.is_connected() => LocalConnState::Made,
             Some(known) if known.stage == Stage::Connecting => LocalConnState::Dialing,
@@ -362,6 +389,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         });
         match answer {
             ConnReqDecision::Accept | ConnReqDecision::Crossing => {}
+            ConnReqDecision::Replace if known.is_none() => {}
             ConnReqDecision::Reject => {
                 if let Some(known) = known.filter(|known| known.is_connected()) {
                     // The peer may also be a restarted process with the same number, whose old
@@ -424,6 +452,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         if answer != ConnReqDecision::Crossing {
             entry.conn = id;
             entry.extra.retry.made();
+            entry.extra.request = None;
             let parked = std::mem::take(&mut entry.extra.parked);
             self.rx.tx.io.conns[id].take_over(parked);
         }
@@ -515,6 +544,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         if ep.identity.kind == StreamEpKind::Msg {
             self.rx.msg_failed(id, Error::CONNREFUSED, data);
             return;
+        }
+        if is_answered {
+            ep.peers[peer].extra.request = None;
         }
         let between_endpoints = ep.contexts_to(peer).are_first();
         if !between_endpoints && !data.is_empty() {

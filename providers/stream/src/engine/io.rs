@@ -14,6 +14,7 @@ use super::poll_state::PollState;
 use super::timer::EngineTimer;
 use super::tokens::{TOKEN_CALLER, TOKEN_CONN};
 use crate::accept_queue::AcceptQueue;
+use crate::repeated_requests::NumberedRequests;
 use crate::transport::{ByteLink, LinkOp, LinkPoller, ShmLink, ShmTransport};
 use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::error::Result;
@@ -49,6 +50,8 @@ pub(super) struct EngineIo<N: ShmTransport> {
     pub(super) listeners: Listeners<N>,
     /// Accepted connections with an incomplete request.
     pub(super) callers: AcceptQueue<N::Link>,
+    /// Accepted requests with a number.
+    pub(super) numbered: NumberedRequests<N::Link>,
     /// Limit of the connections.
     pub(super) limit: ConnLimit,
 }
@@ -68,6 +71,7 @@ impl<N: ShmTransport> EngineIo<N> {
             events: Vec::with_capacity(64),
             listeners: Listeners::default(),
             callers: AcceptQueue::new(TOKEN_CALLER, usize::MAX),
+            numbered: NumberedRequests::default(),
             limit: ConnLimit::new(N::Link::settings().separate_limit),
         }
     }

@@ -1,11 +1,11 @@
 //! Connection request at a passive endpoint.
 use crate::accept_queue::PendingConn;
 use crate::conn_quota::UnknownPeerConn;
-use crate::repeated_requests::{KnownRequest, NumberedRequests, RequestLink};
+use crate::repeated_requests::{NumberedRequests, RequestLink};
 use crate::transport::ByteLink;
 use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures};
-use ofi_provider::error::{Error, Result};
-use std::sync::Arc;
+use ofi_provider::error::Result;
+use std::sync::{Arc, Weak};
 
 /// Connection request at a passive endpoint, until the application responds.
 #[derive(Debug)]
@@ -24,29 +24,18 @@ pub struct StreamRequest<L> {
 }
 
 impl<L: ByteLink> StreamRequest<L> {
-    /// Creates the request of a caller, among the numbered ones of a passive endpoint. Returns none for
-    /// a request repeated by its caller. `pending` is dropped with it, when the application answers.
+    /// Creates the new request of a caller, among the numbered ones of a passive endpoint. `pending` is
+    /// dropped with it, when the application answers.
     pub fn admit(
         numbered: &mut NumberedRequests<L>,
         caller: PendingConn<L>,
         message: &CmMessage,
         pending: Arc<()>,
-    ) -> Option<Self> {
-        match numbered.find(message, &caller.from) {
-            None => {}
-            Some(KnownRequest::Unanswered(link)) => {
-                link.replace(caller.link);
-                return None;
-            }
-            Some(KnownRequest::Answered) => {
-                let _ = caller.link.send(&reject_reason(&[]));
-                return None;
-            }
-        }
+    ) -> Self {
         let from = caller.from.clone();
         let request = Self::new(caller, message, pending);
         numbered.add(message, &from, &request.link);
-        Some(request)
+        request
     }
 
     fn new(caller: PendingConn<L>, message: &CmMessage, pending: Arc<()>) -> Self {
@@ -79,11 +68,13 @@ impl<L: ByteLink> StreamRequest<L> {
 
 impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
     fn reject(self, param: &[u8]) -> Result {
-        self.link.take().ok_or(Error::CONNRESET)?.send(&reject_reason(param))?;
-        Ok(())
+        let reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), param);
+        self.link.answer(|link| link.send(&reason).map(|_| Weak::new()))
     }
 }
 
-fn reject_reason(data: &[u8]) -> Vec<u8> {
-    CmMessage::encode(CmType::Nack, PeerFeatures::default(), data)
+impl<L> Drop for StreamRequest<L> {
+    fn drop(&mut self) {
+        self.link.close();
+    }
 }

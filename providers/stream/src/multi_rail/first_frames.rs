@@ -1,5 +1,5 @@
 //! First frames of the ends of a link: their hellos, and their offers of further sockets.
-use super::frame::{FrameHeader, FrameType, Hello, RailOffer};
+use super::frame::{FRAME_LEN, FrameHeader, FrameType, Hello, RailOffer};
 use super::wanted::RailBits;
 use ofi_provider::malformed::{Malformed, Parsed};
 
@@ -49,6 +49,17 @@ impl FirstFrames {
     /// Adds the offer of this end, a whole frame.
     pub(super) fn add_offer(&mut self, frame: &[u8]) {
         self.own.extend_from_slice(frame);
+    }
+
+    /// Returns the frames of this end, if an offer is among them.
+    pub(super) fn own_with_offer(&self) -> Option<&[u8]> {
+        (self.own.len() > FRAME_LEN + Hello::LEN).then_some(&self.own)
+    }
+
+    /// Returns true if the first frames of the accepting end have arrived: its hello, followed by its
+    /// offer if it resumes links.
+    pub(super) fn are_complete(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.resume == 0 || self.has_offered)
     }
 
     /// Hello of the peer.
@@ -144,7 +155,7 @@ impl FirstFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::multi_rail::frame::{FRAME_LEN, JoinRequest};
+    use crate::multi_rail::frame::JoinRequest;
 
     const HELLO: Hello = Hello { resume: 60, ack_interval: 1 };
 

@@ -7,13 +7,14 @@ use crate::forward::forward_link;
 use crate::secret::PskConfig;
 use crate::settings::RailSettings;
 use crate::transport::{AuthenticatedLink, ByteLink, LinkRecovery, ZeroCopyLink, ZerocopyDone};
+use crate::unconfirmed_answer::UnconfirmedAnswer;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::generation;
 use ofi_provider::traffic_class::TrafficClass;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// Identifier of a link or listener within a [`MultiRail`](super::MultiRail).
@@ -49,6 +50,8 @@ pub(super) struct FramedLink<L> {
     /// This end connects further sockets.
     connects: bool,
     request: Cell<RequestState>,
+    /// Answer to the connection request, until the first frame of the peer has arrived.
+    answer: RefCell<Option<Arc<UnconfirmedAnswer>>>,
     /// Class of the packets of all sockets.
     class: Cell<TrafficClass>,
 }
@@ -88,6 +91,7 @@ impl<L: ByteLink> FramedLink<L> {
             rails: RefCell::new(rails),
             connects,
             request: Cell::new(request),
+            answer: RefCell::default(),
             class: Cell::default(),
         }
     }
@@ -133,6 +137,13 @@ impl<L: ByteLink> FramedLink<L> {
         for event in self.shared.events.take() {
             match event {
                 RailEvent::Joined(at, link) => {
+                    let is_repeated = |answer: &Arc<UnconfirmedAnswer>| answer.is_repeated();
+                    if self.answer.borrow().as_ref().is_some_and(is_repeated)
+                        && rails.first_frames().is_missing()
+                    {
+                        // The peer has lost it, and this end may not know.
+                        rails.lose_rail(0, first, Err(Error::CONNRESET));
+                    }
                     link.set_traffic_class(self.class.get());
                     rails.add(at, link, self.connects);
                 }
@@ -141,7 +152,10 @@ impl<L: ByteLink> FramedLink<L> {
                     rails.push_control(&frame);
                 }
                 RailEvent::Check => rails.check_progress(first, self.hub.now()),
-                RailEvent::GiveUp => rails.give_up(),
+                RailEvent::GiveUp => {
+                    rails.give_up();
+                    self.answer.take();
+                }
             }
         }
     }
@@ -185,6 +199,9 @@ impl<L: ByteLink> FramedLink<L> {
         let rails = &mut *self.rails.borrow_mut();
         self.take_events(first, rails);
         let result = work(rails);
+        if rails.first_frames().hello().is_some() {
+            self.answer.take();
+        }
         self.request_offer(rails);
         rails.acknowledge();
         if rails.has_control() {
@@ -215,6 +232,11 @@ impl<L: ByteLink> RailLink<L> {
     /// Starts frames with [`ByteLink::made`].
     pub(super) fn set_framed(&self, framed: FramedLink<L>) {
         let _ = self.framed.set(Box::new(framed));
+    }
+
+    /// Returns true if the ends have agreed on frames, even before [`ByteLink::made`].
+    pub(super) fn has_started(&self) -> bool {
+        self.framed.get().is_some()
     }
 
     /// Returns the state of a link with frames.
@@ -386,9 +408,26 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     fn send_answer(&self, bytes: &[u8]) -> Result<usize> {
         match self.framed.get() {
             None => self.first.send(bytes),
-            Some(framed) => framed
-                .with_rails(&self.first, |rails| rails.send_with_first_frames(&self.first, bytes)),
+            Some(framed) => framed.with_rails(&self.first, |rails| {
+                if let Some(frames) = rails.first_frames().own_with_offer() {
+                    let answer = UnconfirmedAnswer::new([bytes, frames].concat());
+                    framed.answer.replace(Some(Arc::new(answer)));
+                }
+                rails.send_with_first_frames(&self.first, bytes)
+            }),
         }
+    }
+
+    fn unconfirmed_answer(&self) -> Weak<UnconfirmedAnswer> {
+        let framed = self.framed.get();
+        let answer = framed.and_then(|framed| framed.answer.borrow().as_ref().map(Arc::downgrade));
+        answer.unwrap_or_default()
+    }
+
+    fn receive_first_frames(&self) -> Result<bool> {
+        let Some(framed) = self.framed.get() else { return Ok(true) };
+        // Own frames prove their arrival: none is sent now.
+        framed.rails.borrow_mut().receive_first_frames(&self.first)
     }
 
     fn made(&self) {
@@ -399,7 +438,7 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
         let _ = framed.with_rails(&self.first, |rails| {
             if framed.connects {
                 // Those of the peer have arrived with its answer. The link can then be resumed.
-                rails.read_first_frames(&self.first);
+                let _ = rails.receive_first_frames(&self.first);
             }
             rails.flush_control(&self.first)
         });

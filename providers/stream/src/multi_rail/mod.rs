@@ -220,7 +220,8 @@ impl<N: Transport> RailTransport for MultiRail<N> {
 
     fn start_rails(&self, link: &Self::Link, token: u64, connects: bool) -> Result {
         let hub = self.hub.get_or_init(Box::default);
-        hub.add(&self.net, link, token, connects)
+        // The connecting end starts with the arrival of the answer, before the first frames.
+        if link.has_started() { Ok(()) } else { hub.add(&self.net, link, token, connects) }
     }
 
     #[inline(always)]

@@ -690,7 +690,7 @@ impl<L: ByteLink> RailSet<L> {
     }
 
     /// Takes a socket out of use. Its unacknowledged bytes are to be sent again.
-    fn lose_rail(&mut self, at: usize, first: &L, outcome: Result) {
+    pub(super) fn lose_rail(&mut self, at: usize, first: &L, outcome: Result) {
         let lost = std::mem::replace(&mut self.rails[at], Rail::new(None, RailState::Lost));
         if !lost.is_live() {
             return;

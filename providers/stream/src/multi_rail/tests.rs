@@ -71,6 +71,17 @@ fn byte(at: usize) -> u8 {
     (at * 31 + at / 251) as u8
 }
 
+/// Answer to a connection request.
+const ANSWER: &[u8] = b"the answer";
+
+fn receive_answer(link: &Link) {
+    let (mut answer, mut received) = ([0; ANSWER.len()], 0);
+    while received < ANSWER.len() {
+        received += link.recv(&mut answer[received..]).unwrap();
+    }
+    assert_eq!(answer, ANSWER);
+}
+
 fn any() -> Addr {
     Addr::from(SocketAddr::from(([10, 9, 0, 1], 0)))
 }
@@ -101,17 +112,12 @@ impl Pair {
     /// Connects two transports with these settings. The accepting end has answered the connection
     /// request, and the connecting end has received the answer.
     fn answered(seed: u64, settings: &'static StreamSettings) -> Self {
-        const ANSWER: &[u8] = b"the answer";
         let pair = Self::unmade(seed, settings);
         pair.server.start_rails(&pair.accepted, 2, false).unwrap();
         assert_eq!(pair.accepted.send_answer(ANSWER), Ok(ANSWER.len()));
         pair.accepted.made();
         while pair.world().something_arrives(true) {}
-        let (mut answer, mut received) = ([0; ANSWER.len()], 0);
-        while received < ANSWER.len() {
-            received += pair.dialed.recv(&mut answer[received..]).unwrap();
-        }
-        assert_eq!(answer, ANSWER);
+        receive_answer(&pair.dialed);
         pair.client.start_rails(&pair.dialed, 1, true).unwrap();
         pair.dialed.made();
         pair
@@ -461,7 +467,7 @@ fn every_byte_arrives_once_although_a_link_dies_at_any_position() {
     for position in 0..500 {
         let mut pair = Pair::with(7, &SINGLE);
         pair.run(4, true);
-        pair.world().die_after(position);
+        pair.world().die_after(0, position);
         pair.run(1000, true);
         pair.finish();
         assert!(pair.received > 1_000, "{} bytes", pair.received);
@@ -687,4 +693,67 @@ fn long_frames_are_received_in_parts_and_acknowledged_as_a_whole() {
     assert_eq!(acked, 0, "no part of the frame is acknowledged before its end");
     assert!(pair.dialed.zerocopy_done().is_ok());
     assert_eq!(pair.dialed.unacknowledged(), 0);
+}
+
+#[test]
+fn answer_is_unconfirmed_until_the_first_frame_of_the_connecting_end() {
+    let mut pair = Pair::answered(1, &SINGLE);
+    assert!(pair.accepted.unconfirmed_answer().upgrade().is_some());
+    pair.run(20, false);
+    assert!(pair.accepted.unconfirmed_answer().upgrade().is_none());
+    let pair = Pair::answered(1, &SEVERAL);
+    assert!(pair.accepted.unconfirmed_answer().upgrade().is_none(), "it cannot be repeated");
+}
+
+#[test]
+fn connecting_end_needs_all_first_frames_of_the_accepting_end() {
+    for position in ANSWER.len().. {
+        let pair = Pair::unmade(1, &SINGLE);
+        pair.server.start_rails(&pair.accepted, 2, false).unwrap();
+        assert_eq!(pair.accepted.send_answer(ANSWER), Ok(ANSWER.len()));
+        let all = pair.accepted.unconfirmed_answer().upgrade().unwrap().repeat().len();
+        pair.world().die_after(1, position);
+        while pair.world().something_arrives(true) {}
+        receive_answer(&pair.dialed);
+        pair.client.start_rails(&pair.dialed, 1, true).unwrap();
+        let received = pair.dialed.receive_first_frames();
+        assert_eq!(received, if position < all { Err(Error::CONNRESET) } else { Ok(true) });
+        if position == all {
+            return;
+        }
+    }
+}
+
+/// The answer is lost with the first link, and sent again on another one. The accepting
+/// end may not know of the loss.
+#[test]
+fn every_byte_arrives_once_after_a_repeated_answer() {
+    for (seed, is_known) in [(1, true), (2, false)] {
+        let mut pair = Pair::unmade(seed, &SINGLE);
+        pair.server.start_rails(&pair.accepted, 2, false).unwrap();
+        assert_eq!(pair.accepted.send_answer(ANSWER), Ok(ANSWER.len()));
+        pair.accepted.made();
+        if is_known {
+            pair.world().die_after(1, 0);
+        }
+        pair.client.poller().remove(pair.dialed.id());
+        let (listener, at) = pair.server.bind(&any()).unwrap();
+        let dialed = pair.client.dial(&any(), false, &at).unwrap();
+        // A lost socket sends no end.
+        let _lost = std::mem::replace(&mut pair.dialed, dialed);
+        pair.client.poller().add(pair.dialed.id(), 1, Interest::READ).unwrap();
+        while pair.world().something_arrives(true) {}
+        let (again, _) = listener.accept().unwrap();
+        let answer = pair.accepted.unconfirmed_answer().upgrade().unwrap().repeat();
+        assert_eq!(again.send(&answer), Ok(answer.len()));
+        again.end_sending();
+        while pair.world().something_arrives(true) {}
+        receive_answer(&pair.dialed);
+        pair.client.start_rails(&pair.dialed, 1, true).unwrap();
+        assert_eq!(pair.dialed.receive_first_frames(), Ok(true));
+        pair.dialed.made();
+        pair.run(1000, true);
+        pair.finish();
+        assert!(pair.received > 1_000, "{} bytes", pair.received);
+    }
 }

@@ -5,9 +5,9 @@ use crate::engine::{
     ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_out_of_descriptors, is_shortage, max_conns,
     used_descriptors,
 };
-use crate::repeated_requests::NumberedRequests;
+use crate::repeated_requests::{NumberedRequests, RepeatOutcome};
 use crate::transport::{ByteLink, LinkListener, LinkPoller, ShmTransport, TIMER_TOKEN};
-use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
+use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed, PeerFeatures};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{ConnReqReporter, PassiveEp, Reject, take_request};
@@ -393,6 +393,17 @@ impl<N: ShmTransport> StreamPepState<N> {
 
     /// A caller's request is complete: reports FI_CONNREQ to the application.
     fn called(&mut self, id: u32) {
+        match self.numbered.handle_repeated(&mut self.callers, self.net.poller(), id) {
+            RepeatOutcome::New => {}
+            RepeatOutcome::Handled => return,
+            RepeatOutcome::Over => {
+                let reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), &[]);
+                if let Some((caller, _)) = self.callers.take(self.net.poller(), id) {
+                    let _ = caller.link.send(&reason);
+                }
+                return;
+            }
+        }
         // Data received on the connection from now on is for an endpoint, and must not wake the
         // event queue.
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
@@ -417,8 +428,7 @@ impl<N: ShmTransport> StreamPepState<N> {
         let ends = [caller.link.local_addr()?.to_bytes(), caller.from.to_bytes()];
         let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
-        let admitted = StreamRequest::admit(&mut self.numbered, caller, &message, pending);
-        let Some(request) = admitted else { return Ok(()) };
+        let request = StreamRequest::admit(&mut self.numbered, caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.reporter.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, self.net.now());

@@ -540,6 +540,8 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
 
     forward! { carrier:
         fn send_answer(&self, bytes: &[u8]) -> Result<usize>;
+        fn unconfirmed_answer(&self) -> std::sync::Weak<crate::unconfirmed_answer::UnconfirmedAnswer>;
+        fn receive_first_frames(&self) -> Result<bool>;
         fn set_traffic_class(&self, class: TrafficClass);
         fn sockets(&self) -> u64;
         fn recovery(&self) -> LinkRecovery;

@@ -24,6 +24,8 @@ pub(super) struct SimDirection {
     pub(super) closed: bool,
     /// Number of bytes sent when the link is reset.
     pub(super) resets_at: Option<usize>,
+    /// Number of bytes received until the link dies: all later ones are lost.
+    pub(super) dies_at: Option<usize>,
 }
 
 impl SimDirection {
@@ -35,6 +37,18 @@ impl SimDirection {
         if self.close.is_none() {
             self.close = Some(close);
         }
+    }
+
+    /// Removes the bytes lost with the link. Returns true if the link is dead.
+    pub(super) fn dies(&mut self) -> bool {
+        let Some(lost) = self.dies_at.and_then(|position| self.passed.checked_sub(position)) else {
+            return false;
+        };
+        if self.close.is_none() {
+            self.bytes.truncate(self.bytes.len().saturating_sub(lost));
+            self.arrived = self.arrived.min(self.bytes.len());
+        }
+        true
     }
 
     /// Changes a bit of the data in flight, or duplicates some of it.

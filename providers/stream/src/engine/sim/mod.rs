@@ -8,6 +8,8 @@
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
 mod direction;
+#[cfg(test)]
+mod lost_answers;
 mod passive;
 pub mod rings;
 #[cfg(test)]

@@ -3,7 +3,7 @@ use super::rings::{Rings, StreamWorld};
 use super::{SimLink, SimNet};
 use crate::accept_queue::{AcceptQueue, PendingConnState};
 use crate::engine::StreamRequest;
-use crate::repeated_requests::NumberedRequests;
+use crate::repeated_requests::{NumberedRequests, RepeatOutcome};
 use crate::transport::{LinkClock, LinkListener, Transport};
 use ofi_provider::error::Result;
 use std::net::SocketAddr;
@@ -40,11 +40,18 @@ impl RingPassive {
             if self.callers.receive(id) != PendingConnState::Complete {
                 continue;
             }
-            let (caller, message) = self.callers.take(self.net.poller(), id)?;
-            let numbered = &mut self.numbered;
-            if let Some(request) = StreamRequest::admit(numbered, caller, &message, Arc::new(())) {
-                return Some((message.data, request));
+            let poller = self.net.poller();
+            match self.numbered.handle_repeated(&mut self.callers, poller, id) {
+                RepeatOutcome::New => {}
+                RepeatOutcome::Handled => continue,
+                RepeatOutcome::Over => {
+                    self.callers.drop(id);
+                    continue;
+                }
             }
+            let (caller, message) = self.callers.take(self.net.poller(), id)?;
+            let request = StreamRequest::admit(&mut self.numbered, caller, &message, Arc::new(()));
+            return Some((message.data, request));
         }
         None
     }

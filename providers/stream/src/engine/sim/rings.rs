@@ -12,7 +12,7 @@ use crate::transport::{
     Transport, ZeroCopyLink, ZerocopyDone,
 };
 use faults::{DialRepeats, is_local};
-pub(crate) use faults::{FIRST_REPEAT, ListenerLosses};
+pub(crate) use faults::{DyingLinks, FIRST_REPEAT, ListenerLosses};
 use listener::RingListener;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
@@ -148,6 +148,8 @@ pub struct StreamWorld {
     pub(super) apart: usize,
     /// Losses of connection requests.
     pub(super) losses: ListenerLosses,
+    /// Links about to die.
+    pub(super) dying: DyingLinks,
     /// Engines use calls for several links.
     batched: bool,
     pipes: Vec<Option<Pipe>>,
@@ -169,6 +171,7 @@ impl StreamWorld {
             prompt: false,
             apart: 0,
             losses: ListenerLosses::default(),
+            dying: DyingLinks::default(),
             batched: false,
             pipes,
             listeners,
@@ -559,7 +562,8 @@ impl Transport for Rings {
         let mut world = self.world();
         world.port += 1;
         let from = local.at_port(world.port);
-        let pipe = Pipe::dialing([from, to.clone()], 1024 << world.random.below(7));
+        let mut pipe = Pipe::dialing([from, to.clone()], 1024 << world.random.below(7));
+        pipe.directions[1].dies_at = world.dying.next_position();
         let id = world.insert(pipe);
         Ok(RingCursor { net: self.clone(), pipe: id, side: 0 })
     }
@@ -684,6 +688,8 @@ impl RingCursor {
                 direction.bytes.clear();
                 direction.arrived = 0;
                 pipe.directions[1 - self.side].close = Some(Close::Reset);
+            } else if direction.dies() {
+                pipe.directions.iter_mut().for_each(|direction| direction.end(Close::Reset));
             }
             Ok(taken)
         })

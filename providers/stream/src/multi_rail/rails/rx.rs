@@ -130,10 +130,21 @@ impl<L: ByteLink> RailSet<L> {
         Ok(None)
     }
 
-    /// Reads the first frames of the peer, as far as they have arrived, and no data.
-    pub(in crate::multi_rail) fn read_first_frames(&mut self, first: &L) {
-        let is_read = self.resume.is_some().then(|| self.is_next(0, first, true));
-        self.error = self.error.or(is_read.and_then(Result::err));
+    /// Reads the first frames of the peer before any other exchange. Returns false while some are
+    /// missing, and fails if the socket has ended before them.
+    pub(in crate::multi_rail) fn receive_first_frames(&mut self, first: &L) -> Result<bool> {
+        if self.resume.is_none() || self.first_frames.are_complete() {
+            return Ok(true);
+        }
+        // Data behind the hello: the peer has no address for an offer.
+        let next = self.is_next(0, first, true);
+        self.error = self.error.or(next.err());
+        let is_followed = next?;
+        let has_all = is_followed || self.resume.is_none() || self.first_frames.are_complete();
+        if !has_all && self.rails[0].reader.has_ended() {
+            return Err(Error::CONNRESET);
+        }
+        Ok(has_all)
     }
 
     /// Returns true if a socket has the next frame of the stream. `is_read`: it may be read.

@@ -34,6 +34,23 @@ impl ListenerLosses {
     }
 }
 
+/// The next links, dying after a number of bytes sent by their accepting end.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct DyingLinks {
+    /// Number of links.
+    pub(crate) count: usize,
+    /// Number of bytes of each.
+    pub(crate) position: usize,
+}
+
+impl DyingLinks {
+    /// Returns the number of bytes of the next link; `None` if it does not die.
+    pub(super) fn next_position(&mut self) -> Option<usize> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.position)
+    }
+}
+
 /// Repeats of a connection request: the number of lost requests, and the time of the next one.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct DialRepeats {
@@ -83,19 +100,18 @@ impl StreamWorld {
                 direction.end(Close::Reset);
             }
             let is_remote = !RingCursor::settings().local.enabled || !is_local(&pipe.addrs, apart);
-            // Before the first frames of the accepting end the ends have not agreed.
-            let first_frames = if encrypts { 250 } else { 80 };
-            let has_agreed = pipe.received[0] >= first_frames;
+            // Changed bytes end a connection: before the answer there is nothing to be resumed.
+            let has_agreed = pipe.made[0] || changed.is_none();
             any |= !(resume && is_remote && has_agreed);
         }
         any
     }
 
-    /// Resets the first link after so many bytes sent by its first end.
+    /// Resets the first link after so many bytes sent by this end.
     #[cfg(test)]
-    pub(crate) fn die_after(&mut self, position: usize) {
+    pub(crate) fn die_after(&mut self, side: usize, position: usize) {
         let Some(Some(pipe)) = self.pipes.first_mut() else { return };
-        let direction = &mut pipe.directions[0];
+        let direction = &mut pipe.directions[side];
         let before = direction.passed - direction.bytes.len();
         direction.bytes.truncate(position.saturating_sub(before));
         direction.arrived = direction.arrived.min(direction.bytes.len());
