@@ -459,7 +459,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         self.established(id);
     }
 
-    /// Answers a connection request: accepts it, with an offer to meet on the host if the caller
+    /// Answers a connection request: accepts it, with an offer of shared memory if the caller
     /// takes one and may be here.
     pub(super) fn respond(
         &mut self,

@@ -48,7 +48,7 @@ const KNOWS_MULTICAST: u8 = 4;
 /// The sender takes acknowledgements with numbers.
 const KNOWS_ACKS: u8 = 8;
 
-/// In a request: the sender may be on the receiver's host, and takes an offer to meet there. In an
+/// In a request: the sender may be on the receiver's host, and takes an offer of shared memory. In an
 /// answer: its data end with such an offer.
 pub(super) const KNOWS_LOCAL: u8 = 16;
 
