@@ -20,8 +20,8 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// descriptors. A peer sends its request in its next progress iteration.
 const SILENT_TIME: Duration = Duration::from_secs(5);
 
-/// Maximum bytes discarded by one call.
-const DISCARD: usize = 4 << 10;
+/// Maximum bytes discarded by one call. A thread may have a stack of 16 KiB.
+const DISCARD: usize = 512;
 
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
@@ -313,7 +313,9 @@ pub fn log_rejection<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed
 }
 
 impl<L: ByteLink> PendingConn<L> {
-    /// Discards bytes of a peer after the answer. Fails at the end of the link.
+    /// Discards bytes of a peer after the answer. Fails at the end of the link. A separate function, to
+    /// leave its buffer out of the stack frames of others.
+    #[inline(never)]
     fn discard(&self) -> Result<bool, Option<Malformed>> {
         match self.link.recv(&mut [0; DISCARD]) {
             Ok(1..) | Err(Error::AGAIN | Error::INTR) => Ok(false),
