@@ -1,9 +1,10 @@
 //! Probe points for tracers (USDT): bpftrace, perf, SystemTap; docs/tracing.md.
 //!
 //! The probes of a plug-in share one semaphore: a number in the memory of the process
-//! ([`CALL_CONDITIONS`]), incremented by the kernel during the attachment of a tracer. Without a tracer a probe point is a comparison and a
-//! branch ([`is_enabled`]); each probe itself is in a function outside of all fast paths. Fast paths
-//! without their own probe points are not taken during a trace.
+//! ([`CALL_CONDITIONS`]), incremented by the kernel during the attachment of a tracer. Without a
+//! tracer a probe point is a comparison and a branch ([`is_enabled`]); each probe itself is in a
+//! function outside of all fast paths. Fast paths without their own probe points are not taken during
+//! a trace.
 //!
 //! A probe is described by a note in the section `.note.stapsdt` of the plug-in: its address, the
 //! address of the semaphore, and the registers of its arguments.

@@ -5,7 +5,8 @@ use std::ops::{Index, IndexMut};
 
 const MISSING: &str = "the number of an endpoint is used only before its close";
 
-/// Table of endpoints. Each is in its own memory: the fast paths find it by one load.
+/// Table of endpoints. Each is in its own memory: the fast paths find it by one load. In a slab, a
+/// test of the kind of slot would precede it.
 #[derive(Default)]
 pub(super) struct EpTable {
     slots: Vec<Option<Box<StreamEngineEp>>>,

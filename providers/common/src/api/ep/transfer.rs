@@ -139,8 +139,8 @@ impl Transfer {
 const SPECIAL: u64 = FI_TRIGGER | TO_GROUPS | WITH_DEVICES;
 
 /// Passes transfers to the provider, except ones waiting for a counter, by flags of the call or of
-/// its endpoint, ones possibly for a group, ones possibly with memory of devices, and all but receives
-/// during a trace.
+/// its endpoint, ones possibly for a group, ones possibly with memory of devices, and all while memory
+/// is short or a tracer is attached.
 macro_rules! start {
     ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
         impl<E: Endpoint> EpFid<E> {
