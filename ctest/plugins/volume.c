@@ -1,9 +1,9 @@
 /*
  * Two processes send each other tagged messages of random sizes, 16 at a time, and look at every byte; with -r they also read and
  * write each other's memory; with -u receives are of any source and posted after messages have arrived, the first ones of an unknown
- * peer. For providers of any kind: plug-ins of other projects, over networks that change the order.
+ * peer; with -w a caller without anything to send sleeps in fi_cq_sread until there is a completion. For providers of any kind: plug-ins of other projects, over networks that change the order.
  *
- *   volume -p PROVIDER [-m MIB] [-s SEED] [-S MAX_SIZE] [-r] [-u]
+ *   volume -p PROVIDER [-m MIB] [-s SEED] [-S MAX_SIZE] [-r] [-u] [-w]
  *
  * Prints the libfabric that it has mapped, and the number of messages. Ends with status 1 on any error, and after 300 seconds.
  */
@@ -34,7 +34,7 @@ enum { WINDOW = 16, TAGS = 7, REMOTE = 200, REGION = 4 << 20 };
 static const char *provider = "tcp";
 static uint64_t bytes = 16 << 20, seed = 1;
 static size_t max_size = 4 << 20;
-static int side, rma, late, wire, is_local;
+static int side, rma, late, sleeps, wire, is_local;
 static struct fid_domain *domain;
 static struct fid_cq *cq;
 static struct fid_ep *ep;
@@ -128,10 +128,10 @@ static void wire_read(void *what, size_t len)
 	if (recv(wire, what, len, MSG_WAITALL) != (ssize_t)len)
 		die("the other process is gone");
 }
-static void progress(void)
+static void progress_for(int ms)
 {
 	struct fi_cq_tagged_entry entry[8];
-	ssize_t n = fi_cq_read(cq, entry, 8);
+	ssize_t n = ms ? fi_cq_sread(cq, entry, 8, NULL, ms) : fi_cq_read(cq, entry, 8);
 
 	if (n == -FI_EAVAIL) {
 		struct fi_cq_err_entry err = { 0 };
@@ -140,8 +140,10 @@ static void progress(void)
 		fprintf(stderr, "volume: an operation failed: %s, provider's error %d\n", fi_strerror(err.err), err.prov_errno);
 		exit(1);
 	}
-	if (n == -FI_EAGAIN)
+	if (n == -FI_EAGAIN && !ms)
 		return;
+	if (n == -FI_EAGAIN)
+		die("a sleeping caller was not woken");
 	TRY(n);
 	for (ssize_t i = 0; i < n; i++) {
 		struct operation *op = entry[i].op_context;
@@ -151,6 +153,7 @@ static void progress(void)
 		op->is_done = 1;
 	}
 }
+static void progress(void) { progress_for(0); }
 #define POST(call) do { ssize_t r_; while ((r_ = (call)) == -FI_EAGAIN) progress(); TRY(r_); } while (0)
 
 static void post_recv(struct operation *op, uint64_t number)
@@ -175,6 +178,7 @@ static void exchange_messages(void)
 {
 	uint64_t count[2] = { 0, 0 };	/* of either side: both know the sizes of both */
 	uint64_t sent = 0, completed = 0, received = 0, posted = 0;
+	int is_idle;
 
 	for (int from = 0; from < 2; from++)
 		for (uint64_t all = 0; all < bytes; count[from]++)
@@ -188,7 +192,10 @@ static void exchange_messages(void)
 
 		if (sent < count[side] && sent - completed < WINDOW)
 			post_send(op, sent++);
-		progress();
+		is_idle = sent == count[side] || sent - completed == WINDOW;
+		is_idle = is_idle && !(completed < sent && sends[completed % WINDOW].is_done);
+		is_idle = is_idle && !(received < count[!side] && recvs[received % WINDOW].is_done);
+		progress_for(sleeps && is_idle ? 20000 : 0);
 		while (completed < sent && sends[completed % WINDOW].is_done)
 			completed++;
 		op = &recvs[received % WINDOW];
@@ -261,6 +268,7 @@ static void run(void)
 	is_local = !!(info->domain_attr->mr_mode & FI_MR_LOCAL);
 	TRY(fi_fabric(info->fabric_attr, &fabric, NULL));
 	TRY(fi_domain(fabric, info, &domain, NULL));
+	cq_attr.wait_obj = sleeps ? FI_WAIT_UNSPEC : FI_WAIT_NONE;
 	TRY(fi_cq_open(domain, &cq_attr, &cq, NULL));
 	TRY(fi_av_open(domain, &av_attr, &av, NULL));
 	TRY(fi_endpoint(domain, info, &ep, NULL));
@@ -303,13 +311,14 @@ int main(int argc, char **argv)
 	int wires[2], status = 0, o;
 	pid_t child;
 
-	while ((o = getopt(argc, argv, "p:m:s:S:ru")) != -1) switch (o) {
+	while ((o = getopt(argc, argv, "p:m:s:S:ruw")) != -1) switch (o) {
 	case 'p': provider = optarg; break;
 	case 'm': bytes = strtoull(optarg, NULL, 0) << 20; break;
 	case 's': seed = strtoull(optarg, NULL, 0); break;
 	case 'S': max_size = strtoull(optarg, NULL, 0); break;
 	case 'r': rma = 1; break;
 	case 'u': late = 1; break;
+	case 'w': sleeps = 1; break;
 	default: return 2;
 	}
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, wires))

@@ -562,6 +562,16 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	return fake_create_qp(pd, &attr->cap, attr->qp_type, attr->send_cq, attr->recv_cq, attr->qp_context, attr->sq_sig_all);
 }
+/* Of unreliable datagrams: those of the device's own kind are made by libefa */
+static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	(void)context;
+	if (attr->qp_type != IBV_QPT_UD || !attr->pd) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return fake_create_qp(attr->pd, &attr->cap, attr->qp_type, attr->send_cq, attr->recv_cq, attr->qp_context, attr->sq_sig_all);
+}
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return (struct ibv_qp_ex *)qp; }
 int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 {
@@ -597,9 +607,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *dev)
 	struct fake_context *context = calloc(1, sizeof *context);
 
 	context->verbs = (struct verbs_context){
-		.query_port = query_port, .create_cq_ex = fake_create_cq, .query_device_ex = query_device_ex, .sz = sizeof context->verbs,
+		.query_port = query_port, .create_cq_ex = fake_create_cq, .create_qp_ex = create_qp_ex, .query_device_ex = query_device_ex, .sz = sizeof context->verbs,
 		.context = {
-			.device = dev, .cmd_fd = -1, .async_fd = -1, .num_comp_vectors = 1, .abi_compat = __VERBS_ABI_IS_EXTENDED,
+			.device = dev, .cmd_fd = -1, .async_fd = -1, .num_comp_vectors = 4, .abi_compat = __VERBS_ABI_IS_EXTENDED,
 			.ops = { .poll_cq = poll_cq, .req_notify_cq = req_notify_cq, .post_send = post_send, .post_recv = post_recv },
 		},
 	};
