@@ -27,6 +27,8 @@ pub(super) struct FirstFrames {
     requests: Vec<RailRequest>,
     has_requested: bool,
     has_offered: bool,
+    /// The offer has arrived on the first socket. It may be repeated on another one before.
+    is_first_offer_known: bool,
     /// Frames of this end, and the sockets on which they were repeated.
     own: Vec<u8>,
     repeated: RailBits,
@@ -41,6 +43,7 @@ impl FirstFrames {
             requests: Vec::new(),
             has_requested: false,
             has_offered: false,
+            is_first_offer_known: false,
             own: hello.encode(),
             repeated: 0,
         }
@@ -117,6 +120,9 @@ impl FirstFrames {
         const REPEATED: Malformed = Malformed("a request is repeated");
         let (request, is_known) = match header.kind {
             FrameType::Offer => {
+                if at == 0 && std::mem::replace(&mut self.is_first_offer_known, true) {
+                    return Err(REPEATED);
+                }
                 (RailRequest::Offer(RailOffer::parse(payload)?), &mut self.has_offered)
             }
             _ if at > 0 => {
@@ -124,13 +130,10 @@ impl FirstFrames {
                 self.repeated |= 1 << at;
                 return if is_again { Err(REPEATED) } else { Ok(Some(&self.own)) };
             }
+            _ if self.has_requested => return Err(REPEATED),
             _ => (RailRequest::OfferRequest, &mut self.has_requested),
         };
-        let is_known = std::mem::replace(is_known, true);
-        if is_known && at == 0 {
-            return Err(REPEATED);
-        }
-        if !is_known {
+        if !std::mem::replace(is_known, true) {
             self.requests.push(request);
         }
         Ok(None)
@@ -216,6 +219,16 @@ mod tests {
         let other = Hello { resume: 7, ..HELLO }.encode();
         assert!(frames.set_hello(1, &other[FRAME_LEN..]).is_err());
         for at in [0, 2] {
+            assert_eq!(add(&mut frames, at, &offer()), Ok(None));
+        }
+        assert_eq!(frames.take_requests().len(), 1);
+        assert!(add(&mut frames, 0, &offer()).is_err());
+    }
+
+    #[test]
+    fn offer_may_arrive_on_the_first_socket_after_its_repetition() {
+        let mut frames = FirstFrames::new(&HELLO, true);
+        for at in [2, 0, 2] {
             assert_eq!(add(&mut frames, at, &offer()), Ok(None));
         }
         assert_eq!(frames.take_requests().len(), 1);
