@@ -140,9 +140,8 @@ impl Connector {
         let (resume, conn) = (N::Link::settings().rails.resume, &mut tx.io.conns[id]);
         if is_first && resume > 0 && tx.io.net.offers_rails(&conn.link) {
             // Without a random number the receiver knows no repetition.
-            let number = &mut entry.extra.request;
-            *number = number.or_else(|| RequestNumber::new(random()));
-            if let (Some(request), Some(number)) = (&mut conn.request, *number) {
+            let number = entry.extra.number_request(RequestNumber::new(random()));
+            if let (Some(request), Some(number)) = (&mut conn.request, number) {
                 request.set_number(number);
             }
         }

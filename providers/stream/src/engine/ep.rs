@@ -122,8 +122,11 @@ pub(super) struct StreamPeer {
     pub(super) parked: VecDeque<TxRequest>,
     /// Number of rejected connection requests, and the time of the next attempt.
     pub(super) retry: ConnectBackoff,
-    /// Number of the connection request without a response. Further attempts repeat it.
-    pub(super) request: Option<RequestNumber>,
+    /// Number of the connection request without a response, and true if it was sent. Further attempts
+    /// repeat it.
+    request: Option<(RequestNumber, bool)>,
+    /// Number of the peer's last request rejected because of the established connection.
+    rejected: Option<RequestNumber>,
     /// The last attempt found no process at the peer's address, and the peer was never connected.
     /// Its transfers wait until it exists
     /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
@@ -134,9 +137,41 @@ pub(super) struct StreamPeer {
 }
 
 impl StreamPeer {
-    /// Returns true if a request is about to be repeated after the loss of its socket.
-    pub(super) fn repeats_request(&self) -> bool {
-        self.request.is_some() && self.retry.is_waiting()
+    /// Returns the number of the next connection request: that of the one without a response, else
+    /// `new`.
+    pub(super) fn number_request(&mut self, new: Option<RequestNumber>) -> Option<RequestNumber> {
+        self.request = self.request.or(new.map(|number| (number, false)));
+        self.request.map(|(number, _)| number)
+    }
+
+    /// Records a sent connection request.
+    pub(super) fn set_request_sent(&mut self) {
+        if let Some((_, is_sent)) = &mut self.request {
+            *is_sent = true;
+        }
+    }
+
+    /// Records the response to the connection request.
+    pub(super) fn clear_request(&mut self) {
+        self.request = None;
+    }
+
+    /// Returns true if the peer may have received a request whose response was lost.
+    pub(super) fn has_sent_request(&self) -> bool {
+        self.request.is_some_and(|(_, is_sent)| is_sent)
+    }
+
+    /// Records the established connection.
+    pub(super) fn connected(&mut self) {
+        self.retry.made();
+        (self.request, self.rejected) = (None, None);
+    }
+
+    /// Records a request of the peer rejected because of the established connection. Returns true if
+    /// the peer knows no connection: the first such request may have been sent before it.
+    pub(super) fn add_rejected(&mut self, number: Option<RequestNumber>) -> bool {
+        let before = std::mem::replace(&mut self.rejected, number);
+        number.is_none() || before.is_some_and(|before| Some(before) != number)
     }
 
     /// Returns true if transfers to the unconnected peer wait: for a connection attempt made without
@@ -438,5 +473,20 @@ impl StreamEngineEp {
             self.fail_all(parked, Error::CANCELED);
             self.forget_peer_if_unused(peer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_request_rejected_on_a_connection_is_not_from_before_it() {
+        let mut peer = StreamPeer::default();
+        let numbers = [1, 1, 2].map(RequestNumber::new);
+        assert_eq!(numbers.map(|number| peer.add_rejected(number)), [false, false, true]);
+        peer.connected();
+        assert_eq!(numbers.map(|number| peer.add_rejected(number)), [false, false, true]);
+        assert!(peer.add_rejected(None), "peers without numbers");
     }
 }

@@ -105,6 +105,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                         conn.stage = Stage::AwaitResponse;
                         if number.is_none() {
                             conn.request = None;
+                        } else if let Some(peer) = self.rx.tx.eps[conn.ep].peers.get_mut(conn.peer)
+                        {
+                            peer.extra.set_request_sent();
                         }
                         self.rx.tx.io.watch(id);
                     }
@@ -339,9 +342,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let conn = &mut self.rx.tx.io.conns[id];
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
-        let extra = &mut self.rx.tx.eps[ep].peers[peer].extra;
-        extra.retry.made();
-        extra.request = None;
+        self.rx.tx.eps[ep].peers[peer].extra.connected();
         self.established(id);
         Ok(())
     }
@@ -378,13 +379,15 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         };
         ep.peers[peer].behind_firewall = behind_firewall;
         let other = ep.peers[peer].conn;
-        let known = self.rx.tx.io.conns.get(other);
+        let (known, extra) = (self.rx.tx.io.conns.get(other), &ep.peers[peer].extra);
         let answer = call.answer(match known {
             // The peer may have accepted the request whose answer was lost.
-            None if ep.peers[peer].extra.repeats_request() => LocalConnState::Calling,
+            None if extra.has_sent_request() && extra.retry.is_waiting() => LocalConnState::Calling,
             None => LocalConnState::None,
             Some(known) if known.is_connected() => LocalConnState::Made,
-            Some(known) if known.stage == Stage::Connecting => LocalConnState::Dialing,
+            Some(known) if known.stage == Stage::Connecting && !extra.has_sent_request() => {
+                LocalConnState::Dialing
+            }
             Some(_) => LocalConnState::Calling,
         });
         match answer {
@@ -394,7 +397,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 if let Some(known) = known.filter(|known| known.is_connected()) {
                     // The peer may also be a restarted process with the same number, whose old
                     // connection was never ended: probing finds that out.
-                    known.link.probe();
+                    if ep.peers[peer].extra.add_rejected(message.number) {
+                        known.link.probe();
+                    }
                 }
                 let reject_reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), &[]);
                 let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
@@ -451,8 +456,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         entry.extra.process = process;
         if answer != ConnReqDecision::Crossing {
             entry.conn = id;
-            entry.extra.retry.made();
-            entry.extra.request = None;
+            entry.extra.connected();
             let parked = std::mem::take(&mut entry.extra.parked);
             self.rx.tx.io.conns[id].take_over(parked);
         }
@@ -546,7 +550,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             return;
         }
         if is_answered {
-            ep.peers[peer].extra.request = None;
+            ep.peers[peer].extra.clear_request();
         }
         let between_endpoints = ep.contexts_to(peer).are_first();
         if !between_endpoints && !data.is_empty() {
