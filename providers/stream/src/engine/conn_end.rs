@@ -149,7 +149,7 @@ impl<N: ShmTransport> TxPath<N> {
     pub(super) fn look_for_end(&mut self, id: u32) {
         let Some(conn) = self.io.conns.get(id).filter(|conn| conn.blocked) else { return };
         let (unsent, awaits) = (conn.is_exposing() || conn.has_unsent(), conn.awaits_answers());
-        if !(unsent || awaits) || !conn.link.has_ended() {
+        if !conn.link.has_ended() || !(unsent || awaits) {
             return;
         }
         if unsent {

@@ -18,8 +18,6 @@ pub(super) enum HubRequest<L> {
     Dial,
     /// A socket is lost or stalled, or carries the stream again.
     Change(RailChange<L>),
-    /// The peer may be gone: it is to be called.
-    Verify,
     /// The peer is gone for certain: a link without a socket ends.
     GiveUp,
     /// The wanted events have changed.

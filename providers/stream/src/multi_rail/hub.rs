@@ -384,7 +384,6 @@ impl<N: Transport> RailHub<N> {
                 }
                 HubRequest::Dial => self.dial_all(net, number),
                 HubRequest::Change(change) => self.note_change(net, number, change),
-                HubRequest::Verify => self.start_redial(net, number, None),
                 HubRequest::GiveUp => self.give_up(number, &"the peer calls anew"),
                 HubRequest::Rewatch => self.note_wanted(net, number),
                 HubRequest::Forget => {}
@@ -744,10 +743,12 @@ fn add_rail<L: ByteLink>(
     entry.rails[at] = Some((link.id(), None));
     entry.most = entry.most.max(entry.live());
     entry.shared.events.push(RailEvent::Joined(at, link));
-    rewatch(net, number, entry);
-    if entry.is_watched {
-        events.push(entry.readable());
+    if let Some(redial) = &mut entry.redial {
+        redial.add_joined();
     }
+    rewatch(net, number, entry);
+    // Even if the engine reads nothing: the socket is used after an exchange with the peer.
+    events.push(entry.readable());
 }
 
 /// Registers the sockets of a link with the poller for the awaited events.

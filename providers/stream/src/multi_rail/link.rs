@@ -198,6 +198,7 @@ impl<L: ByteLink> FramedLink<L> {
         }
         let rails = &mut *self.rails.borrow_mut();
         self.take_events(first, rails);
+        rails.receive_confirmations(first);
         let result = work(rails);
         if rails.first_frames().hello().is_some() {
             self.answer.take();
@@ -392,17 +393,8 @@ impl<L: ByteLink> ByteLink for RailLink<L> {
     }
 
     fn has_ended(&self) -> bool {
-        let has_ended = self.first.has_ended();
-        let Some(framed) = self.framed() else { return has_ended };
-        let mut rails = framed.rails.borrow_mut();
-        if !(rails.is_resumable() && rails.first_frames().has_offered()) {
-            return has_ended;
-        }
-        if has_ended && !rails.is_resuming() {
-            // The data before the end is unread: a refused call proves the end of the peer.
-            framed.push_request(HubRequest::Verify);
-        }
-        false
+        let Some(framed) = self.framed() else { return self.first.has_ended() };
+        framed.with_rails(&self.first, |rails| Ok(rails.look_for_end(&self.first))) == Ok(true)
     }
 
     fn send_answer(&self, bytes: &[u8]) -> Result<usize> {

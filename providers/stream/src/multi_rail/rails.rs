@@ -294,6 +294,7 @@ impl<L: ByteLink> RailSet<L> {
         wanted.set_blocked(is_log_full || primary.is_none());
         wanted
             .set_unacknowledged(self.resume.as_ref().is_some_and(|resume| !resume.log.is_empty()));
+        wanted.set_unconfirmed(self.unconfirmed());
         wanted
     }
 
@@ -308,6 +309,32 @@ impl<L: ByteLink> RailSet<L> {
             return None;
         }
         Some((self.first_frames.take_requests(), std::mem::take(&mut self.changes)))
+    }
+
+    /// Returns the sockets not confirmed by the peer.
+    fn unconfirmed(&self) -> RailBits {
+        let all = self.rails.iter().enumerate().skip(1);
+        let unconfirmed = all.filter(|(_, rail)| rail.state == RailState::Unconfirmed);
+        unconfirmed.fold(0, |bits, (at, _)| bits | bit(at))
+    }
+
+    /// Returns true if the peer has ended all sockets, and no other one can be connected. Sends
+    /// nothing more on ended sockets: with unread bytes of the peer, nothing else reports their end.
+    pub(super) fn look_for_end(&mut self, first: &L) -> bool {
+        if !self.is_resumable() {
+            return first.has_ended();
+        }
+        let mut ended = 0;
+        for (at, rail) in self.rails.iter().enumerate().filter(|(_, rail)| rail.carries()) {
+            if link_of(&rail.link, first).has_ended() {
+                ended |= bit(at);
+            }
+        }
+        if !self.first_frames.has_offered() {
+            return ended != 0 && ended.count_ones() as usize == self.count();
+        }
+        (0..self.rails.len()).filter(|at| ended & bit(*at) != 0).for_each(|at| self.break_rail(at));
+        false
     }
 
     /// Returns the number of the first open socket.

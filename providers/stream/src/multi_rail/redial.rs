@@ -12,6 +12,10 @@ const PAUSE_MAX: u64 = 1_000_000_000;
 const REJECTIONS: u32 = 3;
 const REJECTION_PAUSE: u64 = 5_000_000;
 
+/// Maximum number of joined sockets without a change of the link's sockets: the peer, or this process,
+/// does not use them.
+const JOINED_MAX: u32 = 2;
+
 /// Next step of a [`Redial`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RedialAction {
@@ -32,12 +36,14 @@ pub(super) struct Redial {
     /// Time limit of a link without a socket.
     deadline: Option<u64>,
     rejections: u32,
+    /// Sockets joined since the last change of the link's sockets.
+    joined: u32,
 }
 
 impl Redial {
     /// Starts with a call at once.
     pub(super) fn new(now: u64) -> Self {
-        Self { since: now, at: now, pause: PAUSE_MIN, deadline: None, rejections: 0 }
+        Self { since: now, at: now, pause: PAUSE_MIN, deadline: None, rejections: 0, joined: 0 }
     }
 
     /// Time of the loss.
@@ -59,6 +65,16 @@ impl Redial {
         self.deadline.take().is_some()
     }
 
+    /// Records a joined socket.
+    pub(super) fn add_joined(&mut self) {
+        self.joined += 1;
+    }
+
+    /// Records a change of the link's sockets: one was opened or lost.
+    pub(super) fn clear_joined(&mut self) {
+        self.joined = 0;
+    }
+
     /// Returns the next step. `is_dialing`: a call is under way.
     pub(super) fn next_action(&mut self, now: u64, is_dialing: bool) -> RedialAction {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
@@ -70,7 +86,8 @@ impl Redial {
         self.at = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         // A call without an answer may still succeed: a second one uses a new socket.
-        if is_dialing && self.pause < PAUSE_MAX { RedialAction::Wait } else { RedialAction::Dial }
+        let is_awaited = (is_dialing && self.pause < PAUSE_MAX) || self.joined >= JOINED_MAX;
+        if is_awaited { RedialAction::Wait } else { RedialAction::Dial }
     }
 
     /// Records a refused call. Returns true if the peer is known to be gone.
@@ -137,6 +154,17 @@ mod tests {
             now = redial.next_time();
         }
         assert_eq!((now, calls), (10_000_000_000, 6 + 9));
+    }
+
+    #[test]
+    fn unused_sockets_end_the_calls_until_one_is_opened_or_lost() {
+        let mut redial = Redial::new(0);
+        redial.add_joined();
+        assert_eq!(redial.next_action(0, false), RedialAction::Dial);
+        redial.add_joined();
+        assert_eq!(redial.next_action(redial.next_time(), false), RedialAction::Wait);
+        redial.clear_joined();
+        assert_eq!(redial.next_action(redial.next_time(), false), RedialAction::Dial);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(super) const RAILS_MAX: usize = RailSettings::MAX;
 pub(super) type RailBits = u32;
 
 const _: () = assert!(RAILS_MAX <= RailBits::BITS as usize);
+const _: () = assert!(RAILS_MAX as u64 <= WantedEvents::PRIMARY_MASK + 1);
 
 /// Socket events awaited by a link, as one number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -20,6 +21,8 @@ impl WantedEvents {
     const UNACKNOWLEDGED: u64 = 1 << 34;
     const BLOCKED: u64 = 1 << 35;
     const PRIMARY_SHIFT: u32 = 36;
+    const PRIMARY_MASK: u64 = 0xf;
+    const UNCONFIRMED_SHIFT: u32 = 40;
 
     /// Creates the events of a link with `early` sockets, not to be read, and `full` ones, with space
     /// awaited by the sender; without any, it awaits space on the socket `primary`.
@@ -52,6 +55,11 @@ impl WantedEvents {
         self.set(Self::BLOCKED, is_set);
     }
 
+    /// The peer has not confirmed these sockets. They are read even if the engine awaits nothing.
+    pub(super) fn set_unconfirmed(&mut self, rails: RailBits) {
+        self.0 |= u64::from(rails) << Self::UNCONFIRMED_SHIFT;
+    }
+
     /// Returns true if the peer has not acknowledged everything.
     pub(super) fn has_unacknowledged(self) -> bool {
         self.0 & Self::UNACKNOWLEDGED != 0
@@ -70,14 +78,15 @@ impl WantedEvents {
     /// Returns the events to be watched on one socket, for an engine awaiting `interest`.
     pub(super) fn of_rail(self, at: usize, interest: Interest) -> Interest {
         let is_early = self.0 >> at & 1 != 0;
+        let is_unconfirmed = self.0 >> Self::UNCONFIRMED_SHIFT >> at & 1 != 0;
         let is_full = self.0 >> (RAILS_MAX + at) & 1 != 0;
         // Without a full socket the engine waits for the one of small sends.
         let any_full = self.0 >> RAILS_MAX & ((1 << RAILS_MAX) - 1) != 0;
         let is_blocked = self.0 & Self::BLOCKED != 0;
         let waits = (interest.write && !is_blocked) || self.0 & Self::CONTROL != 0;
-        let primary = (self.0 >> Self::PRIMARY_SHIFT) as usize;
+        let primary = (self.0 >> Self::PRIMARY_SHIFT & Self::PRIMARY_MASK) as usize;
         let write = waits && (is_full || (!any_full && at == primary));
-        Interest { read: interest.read && !is_early, write }
+        Interest { read: (interest.read || is_unconfirmed) && !is_early, write }
     }
 }
 
@@ -99,6 +108,18 @@ mod tests {
         assert_eq!(wanted.of_rail(0, Interest::NONE), Interest::NONE);
         assert_eq!(wanted.of_rail(1, Interest::NONE), Interest { read: false, write: true });
     }
+
+    #[test]
+    fn unconfirmed_sockets_are_read_without_an_interest_of_the_engine() {
+        let mut wanted = WantedEvents::new(0b100, 0, 1);
+        wanted.set_unconfirmed(0b110);
+        assert!(!wanted.is_quiet());
+        let of_rails = [0, 1, 2].map(|at| wanted.of_rail(at, Interest::NONE));
+        assert_eq!(of_rails, [Interest::NONE, Interest::READ, Interest::NONE]);
+        let write = Interest { read: false, write: true };
+        assert_eq!(wanted.of_rail(1, write), Interest { read: true, write: true });
+    }
+
     #[test]
     fn blocked_sends_wait_for_no_socket_and_control_frames_for_the_one_of_small_sends() {
         let both = Interest { read: true, write: true };

@@ -41,6 +41,9 @@ impl<N: Transport> RailHub<N> {
                 if let Some((id, Some(_))) = entry.rails.get_mut(at).and_then(Option::take) {
                     net.poller().remove(id);
                 }
+                if let Some(redial) = &mut entry.redial {
+                    redial.clear_joined();
+                }
                 let resume = N::Link::settings().rails.resume;
                 if resume == 0 {
                     return;
@@ -61,6 +64,7 @@ impl<N: Transport> RailHub<N> {
             }
             RailChange::Opened(repeated) => {
                 let Some(redial) = &mut entry.redial else { return };
+                redial.clear_joined();
                 if redial.end_outage() {
                     let nanos = self.shared.now().saturating_sub(redial.since());
                     log_resumed::<N::Link>(entry.peer.clone(), nanos, repeated);

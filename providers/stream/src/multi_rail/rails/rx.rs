@@ -72,6 +72,17 @@ impl<L: ByteLink> RailSet<L> {
         if is_missing { Err(Error::CONNRESET) } else { Ok(0) }
     }
 
+    /// Receives the peer's confirmation of new sockets, independent of the stream: the caller
+    /// may not read it, and sends wait for a socket.
+    pub(in crate::multi_rail) fn receive_confirmations(&mut self, first: &L) {
+        for at in 1..self.rails.len() {
+            if self.rails[at].state == RailState::Unconfirmed && self.readable & bit(at) != 0 {
+                let next = self.is_next(at, first, true);
+                self.error = self.error.or(next.err());
+            }
+        }
+    }
+
     /// Receives bytes of the stream from the socket with the next ones.
     fn recv_from(&mut self, at: usize, first: &L, dst: &mut [u8]) -> Result<usize> {
         let rail = &mut self.rails[at];
