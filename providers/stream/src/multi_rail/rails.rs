@@ -686,7 +686,7 @@ impl<L: ByteLink> RailSet<L> {
         (rail.state, rail.writer) = (RailState::Broken, FrameWriter::default());
         self.full &= !bit(at);
         if let Some(resume) = &mut self.resume {
-            resume.log.lose(at);
+            resume.lose(at);
         }
         if self.count() == 0 {
             self.changes.push(RailChange::Stalled);
@@ -735,8 +735,7 @@ impl<L: ByteLink> RailSet<L> {
         }
         let is_last = self.count() == 0;
         if let Some(resume) = &mut self.resume {
-            resume.log.lose(at);
-            resume.has_asked = false;
+            resume.lose(at);
             if is_last && resume.outcome.is_none() {
                 resume.outcome = Some(outcome);
             }
@@ -795,7 +794,7 @@ impl<L: ByteLink> RailSet<L> {
             resume.log.release_unused();
             return;
         }
-        let is_due = !std::mem::replace(&mut resume.has_asked, true);
+        let is_due = !resume.has_asked;
         self.needs_rail = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
@@ -825,6 +824,7 @@ impl<L: ByteLink> RailSet<L> {
             }
         }
         if has_open && is_due {
+            resume.has_asked = true;
             self.push_control(&position(FrameType::AckRequest, self.tx_offset));
         } else if !has_open && is_any_stalled {
             self.changes.push(RailChange::Stalled);

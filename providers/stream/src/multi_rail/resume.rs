@@ -77,6 +77,14 @@ impl ResumeState {
         Ok(())
     }
 
+    /// Records the loss of a socket: its frames are sent again, also a request for an acknowledgement and
+    /// acknowledgements.
+    pub(super) fn lose(&mut self, rail: usize) {
+        self.log.lose(rail);
+        self.has_asked = false;
+        self.want_ack(0);
+    }
+
     /// Has the stream acknowledged once it is read up to this offset.
     pub(super) fn want_ack(&mut self, offset: u64) {
         self.wanted = self.wanted.max(Some(offset));
@@ -135,6 +143,18 @@ mod tests {
         state.set_acked(4150);
         assert!(!state.is_ack_due(4150, false));
         assert!(!state.is_ack_due(1 << 20, true) && state.is_ack_due(1 << 20, false));
+    }
+
+    #[test]
+    fn acknowledgements_and_requests_are_repeated_after_the_loss_of_a_socket() {
+        let mut state = state();
+        state.set_acked(100);
+        state.has_asked = true;
+        assert!(!state.is_ack_due(100, false));
+        state.lose(0);
+        assert!(!state.has_asked && state.is_ack_due(100, false));
+        state.set_acked(100);
+        assert!(!state.is_ack_due(100, false));
     }
 
     #[test]

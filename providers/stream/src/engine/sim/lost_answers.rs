@@ -5,8 +5,8 @@ use super::{OverRings, RingSim, choices, look};
 use crate::settings::StreamSettings;
 use ofi_simulation::{ConnectedSim, SimPlan};
 
-/// Bytes of the answer and the first frames.
-const UNENCRYPTED: usize = 104;
+/// Bytes of the answer, the first frames and the next few frames.
+const UNENCRYPTED: usize = 190;
 
 /// Bytes of the accepting end in the handshake of a pre-shared key, and all bytes with encryption.
 const HANDSHAKE: usize = 56;
