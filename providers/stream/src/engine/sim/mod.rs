@@ -571,13 +571,19 @@ mod tests {
                 &["failed without a cause", "there is no end", "was lost", "never completes"],
             ),
             (InjectedFault::LostSign, &["never completes", "waits", "was lost"]),
-            (
-                InjectedFault::ClosedInUse,
-                &["failed without a cause", "was lost", "never completes"],
-            ),
         ] {
             seeds::finds(fault, messages, run);
         }
+        let messages = &["failed without a cause", "was lost", "never completes"];
+        seeds::finds(InjectedFault::ClosedInUse, messages, |seed| {
+            let limited = choices()[0].iter().filter(|one| one.max_connections.is_some());
+            let limited: Vec<_> = limited.collect();
+            let change = |_: &mut SimPlan, world: &mut OverRings| {
+                world.settings = limited[seed as usize * 31 % limited.len()];
+                world.batched = false;
+            };
+            RingSim::with(seed, change).run();
+        });
     }
 
     #[test]
