@@ -7,6 +7,7 @@
 #include "accelerator.h"
 #include <stdbool.h>
 #include <rdma/fi_atomic.h>
+#include <rdma/fi_collective.h>
 
 static const struct acc *acc;
 
@@ -16,8 +17,8 @@ static const struct acc *kind(void)
 		SKIP_HERE("no such interface to memory of devices");
 	return acc;
 }
-/* A setting of the stand-in; a test with one does not run on a device. */
-static void stub(const char *name, const char *value)
+/* The stand-in; a test that needs it does not run on a device. */
+static void *stand_in(void)
 {
 	char text[64];
 	void *library;
@@ -27,6 +28,14 @@ static void stub(const char *name, const char *value)
 	snprintf(text, sizeof text, "%s_is_stub", acc->name);
 	if (!library || !dlsym(library, text))
 		SKIP_HERE("no stand-in for a device");
+	return library;
+}
+/* A setting of the stand-in. */
+static void stub(const char *name, const char *value)
+{
+	char text[64];
+
+	stand_in();
 	snprintf(text, sizeof text, "%s_STUB_%s", acc->stub, name);
 	setenv(text, value, 1);
 }
@@ -895,6 +904,68 @@ static void reordered(int rank)
 	messages(rank, BOTH, 1);
 }
 
+/* Atomic operations and collectives are not offered with FI_HMEM: their calls answer -FI_ENOSYS, as without FI_ATOMIC. */
+static void no_atomics(int rank)
+{
+	struct ct c;
+	struct mem m, result;
+	struct region r;
+	struct fi_collective_attr attr = { .op = FI_SUM, .datatype = FI_UINT64 };
+	struct fid_av_set *set;
+	struct fi_av_set_attr of = { .count = 1, .start_addr = 0, .end_addr = 0, .stride = 1 };
+	struct fid_mc *mc;
+	size_t count;
+
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(4096, 1);
+	result = new_mem(4096, 1);
+	r = share(&c, &m, REMOTE);
+	if (rank == 0) {
+		CHECK(fi_atomicvalid(c.ep, FI_UINT64, FI_SUM, &count) < 0);
+		CHECK(fi_query_collective(c.domain, FI_ALLREDUCE, &attr, 0) < 0);
+		ERR(fi_atomic(c.ep, m.at, 8, NULL, c.peer, r.addr, r.key, FI_UINT64, FI_SUM, CTX(0)), FI_ENOSYS);
+		ERR(fi_inject_atomic(c.ep, m.at, 1, c.peer, r.addr, r.key, FI_UINT64, FI_SUM), FI_ENOSYS);
+		ERR(fi_fetch_atomic(c.ep, m.at, 8, NULL, result.at, NULL, c.peer, r.addr, r.key, FI_UINT64, FI_SUM, CTX(0)), FI_ENOSYS);
+		ERR(fi_compare_atomic(c.ep, m.at, 8, NULL, m.at, NULL, result.at, NULL, c.peer, r.addr, r.key, FI_UINT64, FI_CSWAP, CTX(0)),
+		    FI_ENOSYS);
+		if (c.av && !fi_av_set(c.av, &of, &set, NULL)) {
+			CHECK(fi_join_collective(c.ep, FI_ADDR_NOTAVAIL, set, 0, &mc, CTX(0)) < 0);
+			OK(fi_close(&set->fid));
+		}
+	}
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+/* An atomic operation of a peer without FI_HMEM on a region of a device is refused. */
+static void atomic_of_peer(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA | (rank ? FI_HMEM : FI_ATOMIC) };
+	struct ct c;
+	struct mem m;
+	struct region r;
+
+	load_runtime();
+	ct_open(&c, &o);
+	m = new_mem(4096, rank == 1);
+	if (rank == 1)
+		fill(&m, m.n, 3);
+	r = share(&c, &m, REMOTE);
+	if (rank == 0) {
+		int error = (int)-fi_atomic(c.ep, m.at, 8, NULL, c.peer, r.addr, r.key, FI_UINT64, FI_SUM, CTX(0));
+
+		if (!error)
+			error = outcome(&c, c.tx);
+		CHECK(error == FI_EACCES || error == FI_EOPNOTSUPP);
+	}
+	/* the peer makes progress meanwhile */
+	ct_barrier(&c);
+	if (rank == 1)
+		CHECK(same(&m, m.n, 3));
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
 /*
  * fi_endpoint(3): "If an endpoint's support of CUDA memory relies on making calls to CUDA API, it will return -FI_EOPNOTSUPP
  * for the call to fi_setopt." "fi_setopt() will return -FI_EOPNOTSUPP if the mode requested cannot be supported by the provider."
@@ -912,12 +983,325 @@ static void options(int rank)
 	permitted = false;
 	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &permitted, sizeof permitted), FI_EOPNOTSUPP);
 	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &n));
+	EQ(p2p, FI_HMEM_P2P_ENABLED);
+	p2p = FI_HMEM_P2P_DISABLED;
+	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &n));
 	EQ(p2p, FI_HMEM_P2P_DISABLED);
 	p2p = FI_HMEM_P2P_PREFERRED;
 	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
 	p2p = FI_HMEM_P2P_REQUIRED;
 	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p), FI_EOPNOTSUPP);
 	ct_done(&c);
+}
+
+/* The calls of an interface by which processes share memory of a device. */
+enum { EXPORT, MAP, UNMAP, BETWEEN, TO_HOST };
+static long calls(int of)
+{
+	static const struct { const char *name, *calls[5]; } all[] = {
+		{ "cuda", { "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2" } },
+	};
+	long (*count)(const char *) = (long (*)(const char *))dlsym(stand_in(), "stub_calls");
+
+	CHECK(count);
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!strcmp(all[i].name, acc->name))
+			return count(all[i].calls[of]);
+	return 0;
+}
+static void needs_sharing(void)
+{
+	stand_in();
+	if (strcmp(acc->name, "cuda"))
+		SKIP_HERE("this interface shares no memory");
+	ct_needs_memory();
+}
+
+enum { SHARED = 300000 };
+/* Tagged messages from one allocation to another. */
+static void stream_of(struct ct *c, int rank, struct mem *m, int n, unsigned seed)
+{
+	for (int i = 0; i < n; i++) {
+		if (rank == 0) {
+			fill(m, SHARED, seed + i);
+			POST(c, fi_tsend(c->ep, m->at, SHARED, NULL, c->peer, i, CTX(0)));
+			ct_sent(c, CTX(0));
+		} else {
+			POST(c, fi_trecv(c->ep, m->at, SHARED, NULL, c->peer, i, 0, CTX(0)));
+			ct_recvd(c, CTX(0), SHARED);
+			CHECK(same(m, SHARED, seed + i));
+		}
+		ct_barrier(c);
+	}
+}
+/* The device of a peer on this host reads the memory: it is mapped once for many messages, and not copied by this process. */
+static void shared_messages(int rank)
+{
+	struct ct c;
+	struct mem m;
+	long before, copies;
+
+	needs_sharing();
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	stream_of(&c, rank, &m, 10, 0);
+	before = calls(BETWEEN);
+	copies = calls(TO_HOST);
+	stream_of(&c, rank, &m, 10, 100);
+	if (rank == 1) {
+		EQ(calls(MAP), 1);
+		/* an unexpected message goes to memory of the host first */
+		CHECK(calls(BETWEEN) > before);
+	} else {
+		EQ(calls(EXPORT), 1);
+		EQ(calls(TO_HOST), copies);
+	}
+	ct_done(&c);
+}
+/* One end has the memory of a host. */
+static void shared_with_host(int rank, int who)
+{
+	struct ct c;
+	struct mem m;
+
+	needs_sharing();
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, on_device(who, rank == 0));
+	stream_of(&c, rank, &m, 12, 0);
+	if (rank == 1)
+		EQ(calls(MAP), who == SENDER);
+	ct_done(&c);
+}
+static void shared_to_host(int rank) { shared_with_host(rank, SENDER); }
+static void shared_from_host(int rank) { shared_with_host(rank, RECEIVER); }
+
+/* Memory at the address of a freed allocation is another's: its bytes are sent, not those of the freed one. */
+static void shared_reused(int rank)
+{
+	struct ct c;
+	struct mem m;
+
+	needs_sharing();
+	stub("REUSE", "1");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	for (int round = 0; round < 3; round++) {
+		void *p = m.at;
+
+		stream_of(&c, rank, &m, 8, 100 * round);
+		OK(acc->release(p));
+		OK(acc->allocate(&p, m.n));
+		CHECK(p == m.at);
+	}
+	stream_of(&c, rank, &m, 8, 300);
+	if (rank == 1) {
+		EQ(calls(MAP), 4);
+		EQ(calls(UNMAP), 3);
+	}
+	ct_done(&c);
+	if (rank == 1)
+		EQ(calls(UNMAP), 4);
+}
+/* More allocations than a peer maps: those used last stay mapped. */
+static void shared_many(int rank)
+{
+	enum { ALLOCATIONS = 300, MOST = 256, LEN = 50000 };
+	static struct mem m[ALLOCATIONS];
+	struct ct c;
+
+	needs_sharing();
+	open_hmem(&c, FI_TAGGED);
+	for (int i = 0; i < ALLOCATIONS; i++)
+		m[i] = new_mem(rank == 0 || i == 0 ? LEN : 1, 1);
+	for (int i = 0; i < ALLOCATIONS + 10; i++) {
+		struct mem *from = &m[rank ? 0 : i % ALLOCATIONS];
+
+		if (rank == 0) {
+			fill(from, LEN, i);
+			POST(&c, fi_tsend(c.ep, from->at, LEN, NULL, c.peer, i, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			POST(&c, fi_trecv(c.ep, from->at, LEN, NULL, c.peer, i, 0, CTX(0)));
+			ct_recvd(&c, CTX(0), LEN);
+			CHECK(same(from, LEN, i));
+		}
+		ct_barrier(&c);
+	}
+	if (rank == 1) {
+		CHECK(calls(MAP) > MOST);
+		CHECK(calls(MAP) - calls(UNMAP) <= MOST);
+	}
+	ct_done(&c);
+	if (rank == 1)
+		EQ(calls(MAP), calls(UNMAP));
+}
+/* Memory without a handle, or with one that cannot be opened, is copied. */
+static void unshared(int rank, const char *how)
+{
+	struct ct c;
+	struct mem m;
+
+	needs_sharing();
+	stub("NO_IPC", how);
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	stream_of(&c, rank, &m, 10, 0);
+	EQ(calls(BETWEEN), 0);
+	if (rank == 0)
+		EQ(calls(EXPORT), 1);
+	else
+		EQ(calls(MAP), strcmp(how, "open") == 0);
+	ct_done(&c);
+}
+static void no_handle(int rank) { unshared(rank, "1"); }
+static void no_open(int rank) { unshared(rank, "open"); }
+
+/* fabric(7), FI_HMEM_DISABLE_P2P; fi_endpoint(3): FI_HMEM_P2P_DISABLED: "Peer to peer support should not be used." */
+static void p2p_disabled(int rank, int by_option)
+{
+	struct ct c;
+	struct mem m;
+	int p2p = FI_HMEM_P2P_DISABLED;
+
+	needs_sharing();
+	if (!by_option)
+		setenv("FI_HMEM_DISABLE_P2P", "1", 1);
+	open_hmem(&c, FI_TAGGED);
+	if (by_option && rank == 0)
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
+	m = new_mem(1 << 20, 1);
+	stream_of(&c, rank, &m, 10, 0);
+	EQ(calls(EXPORT), 0);
+	EQ(calls(MAP), 0);
+	ct_done(&c);
+}
+static void p2p_disabled_by_user(int rank) { p2p_disabled(rank, 0); }
+static void p2p_disabled_by_option(int rank) { p2p_disabled(rank, 1); }
+
+/* Reads and writes of a peer's region by a device of this host. */
+static void shared_accesses(int rank)
+{
+	struct ct c;
+	struct mem m, back;
+	struct region r;
+
+	needs_sharing();
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(1 << 20, 1);
+	back = new_mem(1 << 20, 1);
+	r = share(&c, &m, REMOTE);
+	for (int i = 0; i < 12; i++) {
+		if (rank == 0) {
+			fill(&m, SHARED, i);
+			POST(&c, fi_write(c.ep, m.at, SHARED, NULL, c.peer, r.addr + 13, r.key, CTX(0)));
+			ct_sent(&c, CTX(0));
+			POST(&c, fi_read(c.ep, back.at, SHARED, NULL, c.peer, r.addr + 13, r.key, CTX(1)));
+			ct_sent(&c, CTX(1));
+			CHECK(same(&back, SHARED, i));
+		}
+		ct_barrier(&c);
+	}
+	/* each end maps the memory that the other one sends from */
+	EQ(calls(MAP), 1);
+	CHECK(calls(BETWEEN) > 0);
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+/* A send whose bytes the peer could not copy: ofi_rxm reads them, and reports it at both ends. */
+static void sent_or(struct ct *c, int expected)
+{
+	int error = outcome(c, c->tx);
+
+	CHECK(!error || (ct_is_rxm() && error == expected));
+}
+/* A copy of the peer's memory fails: that message does, and others go on. */
+static void failing_shared(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+
+	needs_sharing();
+	if (rank == 1)
+		stub("FAIL", "40");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	host = new_mem(1000, 0);
+	for (int i = 0, failed = 0; i < 60; i++) {
+		if (rank == 0) {
+			POST(&c, fi_tsend(c.ep, m.at, SHARED, NULL, c.peer, i, CTX(0)));
+			sent_or(&c, FI_EIO);
+		} else {
+			int error;
+
+			POST(&c, fi_trecv(c.ep, m.at, SHARED, NULL, c.peer, i, 0, CTX(0)));
+			error = outcome(&c, c.rx);
+			CHECK(!error || (error == FI_EIO && !failed));
+			failed |= error;
+			CHECK(failed || i < 50);
+		}
+	}
+	host_goes_on(&c, rank, &host);
+	ct_done(&c);
+}
+/* A copy of the peer's memory that never ends. */
+static void hanging_shared(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+
+	needs_sharing();
+	copy_param("HMEM_TIMEOUT", "300");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	host = new_mem(1000, 0);
+	stream_of(&c, rank, &m, 8, 0);
+	if (rank == 1) {
+		void (*hang)(long) = (void (*)(long))dlsym(stand_in(), "stub_hang");
+
+		CHECK(hang);
+		hang(1);
+	}
+	if (rank == 0) {
+		POST(&c, fi_tsend(c.ep, m.at, SHARED, NULL, c.peer, 9, CTX(0)));
+		sent_or(&c, FI_ETIMEDOUT);
+	} else {
+		POST(&c, fi_trecv(c.ep, m.at, SHARED, NULL, c.peer, 9, 0, CTX(0)));
+		EQ(outcome(&c, c.rx), FI_ETIMEDOUT);
+	}
+	host_goes_on(&c, rank, &host);
+	ct_done(&c);
+}
+/* The peer ends while its memory is copied: the receive fails or has all bytes, and the memory is unmapped. */
+static void shared_peer_gone(int rank)
+{
+	struct ct c;
+	struct mem m;
+
+	needs_sharing();
+	stub("DELAY_US", "1000");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(4 << 20, 1);
+	stream_of(&c, rank, &m, 8, 0);
+	if (rank == 0) {
+		fill(&m, m.n, 5);
+		POST(&c, fi_tsend(c.ep, m.at, m.n, NULL, c.peer, 9, CTX(0)));
+		ct_send_oob("g", 1);
+		exit(0);
+	} else {
+		char go;
+		int error;
+
+		POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, 9, 0, CTX(0)));
+		ct_recv_oob(&c, &go, 1);
+		error = outcome(&c, c.rx);
+		if (!error)
+			CHECK(same(&m, m.n, 5));
+		ct_close(&c);
+		EQ(calls(MAP), 1);
+		EQ(calls(UNMAP), 1);
+	}
 }
 
 static const struct ct_test tests[] = {
@@ -959,6 +1343,21 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: memory freed while registered fails its accesses alone", freed, CT_REL },
 	{ "FI_HMEM: a region of a device closes while a peer reads it", closed_region, CT_REL },
 	{ "FI_HMEM: fi_mr_regattr refuses another interface's memory", wrong_iface, CT_REL },
+	{ "FI_HMEM: a peer's device reads memory mapped once for many messages", shared_messages, CT_REL },
+	{ "FI_HMEM: mapped memory is received in memory of a host", shared_to_host, CT_REL },
+	{ "FI_HMEM: memory of a host is not mapped", shared_from_host, CT_REL },
+	{ "FI_HMEM: memory at the address of a freed allocation is mapped anew", shared_reused, CT_REL },
+	{ "FI_HMEM: a peer maps a limited number of allocations", shared_many, CT_REL },
+	{ "FI_HMEM: memory without a handle is copied", no_handle, CT_REL },
+	{ "FI_HMEM: memory with a handle that no peer can open is copied", no_open, CT_REL },
+	{ "FI_HMEM: FI_HMEM_DISABLE_P2P keeps memory from being mapped", p2p_disabled_by_user, CT_REL },
+	{ "FI_HMEM: FI_HMEM_P2P_DISABLED keeps memory from being mapped", p2p_disabled_by_option, CT_REL },
+	{ "FI_HMEM: reads and writes of mapped memory", shared_accesses, CT_REL },
+	{ "FI_HMEM: a failed copy of mapped memory fails its message alone", failing_shared, CT_REL },
+	{ "FI_HMEM: a copy of mapped memory that never ends is an error in time", hanging_shared, CT_REL },
+	{ "FI_HMEM: a peer ends while its memory is copied", shared_peer_gone, CT_REL },
+	{ "FI_HMEM: atomic operations with memory of a device are refused", no_atomics, CT_REL },
+	{ "FI_HMEM: a peer's atomic operation on memory of a device is refused", atomic_of_peer, CT_REL },
 	{ "FI_HMEM: options FI_OPT_CUDA_API_PERMITTED and FI_OPT_FI_HMEM_P2P", options, CT_REL },
 };
 CT_MAIN("hmem", tests)

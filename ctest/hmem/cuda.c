@@ -51,6 +51,9 @@ static struct CUstream_st null_stream;
 static _Thread_local struct CUctx_st *current;
 
 
+/* The streams that copies were queued on. */
+static struct CUstream_st *streams[256];
+
 /* Makes the copies of a stream that are due. */
 static void run(struct CUstream_st *s, int64_t now)
 {
@@ -323,11 +326,55 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 	struct range *r;
 
 	ENTER();
-	r = forget(p, OF_DEVICE);
-	NEED(r, CUDA_ERROR_INVALID_VALUE);
-	free(r);
+	r = range_at(p, 1);
+	NEED(r && !r->opened && (r = forget(p, OF_DEVICE)), CUDA_ERROR_INVALID_VALUE);
+	end_memory(r);
 	return leave(CUDA_SUCCESS);
 }
+/* Memory for other processes.  A second open of the same memory gives the same address. */
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	ENTER();
+	NEED(device >= 0 && device < devices, CUDA_ERROR_INVALID_DEVICE);
+	memset(uuid, 0x40 + device, sizeof *uuid);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p)
+{
+	ENTER();
+	NEED(current, CUDA_ERROR_INVALID_CONTEXT);
+	NEED(handle_of(p, (struct stub_handle *)handle), CUDA_ERROR_INVALID_VALUE);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags)
+{
+	struct stub_handle h;
+	struct range *r;
+
+	ENTER();
+	memcpy(&h, &handle, sizeof h);
+	NEED(current, CUDA_ERROR_INVALID_CONTEXT);
+	NEED(flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS && h.pid != getpid(), CUDA_ERROR_INVALID_VALUE);
+	NEED((r = open_handle(&h)), CUDA_ERROR_INVALID_VALUE);
+	*p = r->base;
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr p)
+{
+	ENTER();
+	NEED(current, CUDA_ERROR_INVALID_CONTEXT);
+	for (int i = 0; i < 256 && streams[i]; i++)
+		for (struct op *op = streams[i]->first; op; op = op->next) {
+			struct range *r = range_at(p, 1);
+
+			if (r && (unsigned char *)op->src >= r->bytes && (unsigned char *)op->src < r->bytes + r->mapped
+			    && op->due != INT64_MAX)
+				fault("memory of another process closed during a copy");
+		}
+	NEED(close_handle(p), CUDA_ERROR_INVALID_VALUE);
+	return leave(CUDA_SUCCESS);
+}
+
 CUresult cuMemHostAlloc(void **p, size_t len, unsigned flags)
 {
 	void *base;
@@ -451,8 +498,6 @@ CUresult cuEventSynchronize(CUevent e)
 	return r;
 }
 
-/* The streams that copies were queued on. */
-static struct CUstream_st *streams[256];
 static void remember(struct CUstream_st *s)
 {
 	for (int i = 0; i < 256; i++) {
@@ -490,6 +535,18 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t len, CUst
 	ENTER();
 	NEED(current && (!s || s->ctx == current), CUDA_ERROR_INVALID_CONTEXT);
 	from = reach(src, len, 0);
+	to = reach((void *)dst, len, 1);
+	NEED(from && to, CUDA_ERROR_INVALID_VALUE);
+	remember(stream(s));
+	return leave(copy_async(to, from, len, s));
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t len, CUstream s)
+{
+	void *from, *to;
+
+	ENTER();
+	NEED(current && (!s || s->ctx == current), CUDA_ERROR_INVALID_CONTEXT);
+	from = reach((void *)src, len, 1);
 	to = reach((void *)dst, len, 1);
 	NEED(from && to, CUDA_ERROR_INVALID_VALUE);
 	remember(stream(s));

@@ -36,6 +36,14 @@ typedef enum {
 
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };
 
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+typedef struct {
+	char bytes[16];
+} CUuuid;
+enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
+
 typedef unsigned long long CUdeviceptr;
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;

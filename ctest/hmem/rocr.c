@@ -179,12 +179,14 @@ hsa_status_t hsa_amd_memory_pool_free(void *p)
 	struct range *r;
 
 	ENTER();
-	if ((r = forget((uintptr_t)p, ALLOCATED_HOST)))
+	if ((r = forget((uintptr_t)p, ALLOCATED_HOST))) {
 		munmap(p, r->mapped);
-	else
-		r = forget((uintptr_t)p, OF_DEVICE);
+		free(r);
+		return leave(HSA_STATUS_SUCCESS);
+	}
+	r = forget((uintptr_t)p, OF_DEVICE);
 	NEED(r, HSA_STATUS_ERROR_INVALID_ALLOCATION);
-	free(r);
+	end_memory(r);
 	return leave(HSA_STATUS_SUCCESS);
 }
 /* For an address that it does not know it answers success, and a type. */

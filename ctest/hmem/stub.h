@@ -13,6 +13,8 @@
  *   NAME_STUB_FAIL=N      the Nth copy fails when it is due; with NAME_STUB_FAIL_AT_CALL at once
  *   NAME_STUB_HANG=N      the Nth copy is never done
  *   NAME_STUB_LOSE=N      from the Nth copy on every call fails: the device is lost
+ *   NAME_STUB_REUSE=1     the next allocation of a size has the addresses of the last freed one
+ *   NAME_STUB_NO_IPC=1    no memory has a handle for other processes; =open: none can be opened
  *   NAME_STUB_COUNT=FILE  appends a line with the numbers of calls when the process ends
  *
  * The copies of the program itself, which are synchronous, are not counted for N.
@@ -21,6 +23,7 @@
  */
 #ifndef HMEM_STUB_H
 #define HMEM_STUB_H
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -28,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,6 +47,8 @@ struct range {
 	unsigned char *bytes;	/* of a device: where its bytes are */
 	int host;		/* OF_DEVICE, or memory of the host */
 	int device;
+	int fd;			/* of the bytes of a device's memory, -1: none */
+	int opened;		/* memory of another process: how often it was opened */
 	unsigned long long id;
 };
 
@@ -85,6 +91,25 @@ static int64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+/* So often was this function called; for tests. */
+long stub_calls(const char *name)
+{
+	long n = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < MAX_CALLS && calls[i].name; i++)
+		if (!strcmp(calls[i].name, name))
+			n = calls[i].n;
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+/* The nth copy from here on is never done. */
+void stub_hang(long n)
+{
+	pthread_mutex_lock(&lock);
+	hang_at = copies + n;
+	pthread_mutex_unlock(&lock);
 }
 __attribute__((destructor)) static void tell(void)
 {
@@ -152,7 +177,7 @@ static struct range *note(void *base, size_t len, int host, int device)
 
 	if (!r)
 		abort();
-	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, ++ids };
+	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, -1, 0, ++ids };
 	return ranges = r;
 }
 static struct range *forget(uintptr_t base, int host)
@@ -206,15 +231,37 @@ static void *trap(size_t len)
 
 	return base == MAP_FAILED ? NULL : (char *)base + GUARD;
 }
+/* Memory of a device with its bytes in this file, which the range keeps. */
+static struct range *memory_of(int fd, size_t len, void *base, int device)
+{
+	size_t whole = (len + PAGE - 1) / PAGE * PAGE;
+	void *bytes = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct range *r;
+
+	if (!base)
+		base = trap(whole);
+	if (bytes == MAP_FAILED || !base) {
+		close(fd);
+		return NULL;
+	}
+	r = note(base, len, OF_DEVICE, device);
+	r->bytes = bytes;
+	r->mapped = whole;
+	r->fd = fd;
+	return r;
+}
 /*
  * Allocates memory of a device; NULL without space.  A free of the stand-ins removes the range from the list alone:
  * copies in progress keep its bytes, and no later allocation has its addresses, so a late access ends the program.
+ * With REUSE the next allocation of the same length has the addresses, with other bytes.
  */
+static uintptr_t freed_base;
+static size_t freed_len;
 static struct range *new_memory(size_t len, int device)
 {
 	size_t whole = (len + PAGE - 1) / PAGE * PAGE;
 	int fd = memfd_create("device", MFD_CLOEXEC);
-	void *base, *bytes;
+	void *base = NULL;
 	struct range *r;
 
 	if (fd < 0)
@@ -223,16 +270,97 @@ static struct range *new_memory(size_t len, int device)
 		close(fd);
 		return NULL;
 	}
-	bytes = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	base = trap(whole);
-	if (bytes == MAP_FAILED || !base)
-		return NULL;
-	memset(bytes, 0x5a, whole);
-	r = note(base, len, OF_DEVICE, device);
-	r->bytes = bytes;
-	r->mapped = whole;
+	if (freed_base && freed_len == len) {
+		base = (void *)freed_base;
+		freed_base = 0;
+	}
+	r = memory_of(fd, len, base, device);
+	if (r)
+		memset(r->bytes, 0x5a, whole);
 	return r;
+}
+/* Ends a range of device memory. */
+static inline void end_memory(struct range *r)
+{
+	if (setting("REUSE") && !r->opened) {
+		freed_base = r->base;
+		freed_len = r->len;
+	}
+	close(r->fd);
+	free(r);
+}
+
+/*
+ * A handle of memory of a device, of 64 bytes: the process and the descriptor of the bytes.  Other processes open the
+ * descriptor through /proc, so it is valid while this process lives and has not freed the memory.
+ */
+struct stub_handle {
+	uint64_t magic, len, ino;
+	int32_t pid, fd, device;
+	char pad[28];
+};
+_Static_assert(sizeof(struct stub_handle) == 64, "a handle");
+#define HANDLE_MAGIC 0x1bc0ffee5a5a1234ULL
+
+/* The handle of the memory that begins here; 0 without one. */
+static inline int handle_of(uintptr_t base, struct stub_handle *h)
+{
+	const char *no = setting("NO_IPC");
+	struct range *r = range_at(base, 1);
+	struct stat st;
+
+	if ((no && strcmp(no, "open")) || !r || r->host != OF_DEVICE || r->opened || fstat(r->fd, &st))
+		return 0;
+	memset(h, 0, sizeof *h);
+	*h = (struct stub_handle){ HANDLE_MAGIC, r->len, st.st_ino, getpid(), r->fd, r->device, { 0 } };
+	return 1;
+}
+/* Opens a handle; NULL if it names no memory. */
+static inline struct range *open_handle(const struct stub_handle *h)
+{
+	char path[64];
+	const char *no = setting("NO_IPC");
+	struct range *r;
+	struct stat st;
+	int fd;
+
+	if ((no && !strcmp(no, "open")) || h->magic != HANDLE_MAGIC || h->pid <= 0 || h->fd < 0 || h->device < 0
+	    || h->device >= devices)
+		return NULL;
+	for (r = ranges; r; r = r->next)
+		if (r->opened && r->id == h->ino) {
+			r->opened++;
+			return r;
+		}
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", h->pid, h->fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	if (fstat(fd, &st) || st.st_ino != h->ino || (uint64_t)st.st_size < h->len || !h->len) {
+		close(fd);
+		return NULL;
+	}
+	r = memory_of(fd, h->len, NULL, h->device);
+	if (r) {
+		r->opened = 1;
+		r->id = h->ino;
+	}
+	return r;
+}
+/* Closes memory opened by a handle: no address of it is valid afterwards. */
+static inline int close_handle(uintptr_t base)
+{
+	for (struct range **at = &ranges, *r; (r = *at); at = &r->next)
+		if (r->base == base && r->opened) {
+			if (!--r->opened) {
+				*at = r->next;
+				munmap(r->bytes, r->mapped);
+				close(r->fd);
+				free(r);
+			}
+			return 1;
+		}
+	return 0;
 }
 
 #endif

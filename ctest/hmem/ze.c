@@ -135,7 +135,7 @@ ze_result_t zeMemFree(ze_context_handle_t context, void *p)
 	ENTER();
 	r = forget((uintptr_t)p, OF_DEVICE);
 	NEED(context && r, ZE_RESULT_ERROR_INVALID_ARGUMENT);
-	free(r);
+	end_memory(r);
 	return leave(ZE_RESULT_SUCCESS);
 }
 /* For an address that it does not know it answers success, and a type. */

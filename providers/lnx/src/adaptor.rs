@@ -151,6 +151,14 @@ impl RdmEngine for LnxEngine {
         self.has_devices()
     }
 
+    fn p2p_permitted(&self, ep: u32) -> bool {
+        self.p2p(ep)
+    }
+
+    fn permit_p2p(&self, ep: u32, permitted: bool) {
+        self.permit_p2p(ep, permitted);
+    }
+
     fn looks(&self) {
         self.progress();
     }

@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::config;
-use crate::engine::{Common, RxmEngine, RxmIdentity};
+use crate::engine::{Common, LocalPaths, RxmEngine, RxmIdentity};
 use crate::ep::RxmEp;
 use crate::info::{self, core_hints, core_version, find_cores};
 use crate::provider::RXM;
@@ -104,7 +104,7 @@ impl RxmDomain {
         if key.len() > MAX_KEY_LEN {
             return Err(Error::INVAL);
         }
-        Ok(RxmIdentity { local: Addr::of_info(info)?, attr, memory: true, key })
+        Ok(RxmIdentity { local: Addr::of_info(info)?, attr, local_paths: LocalPaths::ALL, key })
     }
 }
 
@@ -143,8 +143,12 @@ impl Domain for RxmDomain {
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
         let local = Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into());
-        let identity =
-            RxmIdentity { local, attr: RdmAttr::of_srx(&rx), memory: true, key: Vec::new() };
+        let identity = RxmIdentity {
+            local,
+            attr: RdmAttr::of_srx(&rx),
+            local_paths: LocalPaths::ALL,
+            key: Vec::new(),
+        };
         Ok(RxmEp::shared_rx(self.engine.clone(), identity, ()))
     }
 }

@@ -164,12 +164,20 @@ impl RdmEngine for RxmEngine {
         self.has_bounce()
     }
 
+    fn p2p_permitted(&self, ep: u32) -> bool {
+        self.lock().ep(ep).identity.local_paths.p2p
+    }
+
+    fn permit_p2p(&self, ep: u32, permitted: bool) {
+        self.lock().ep(ep).identity.local_paths.p2p = permitted;
+    }
+
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
-        Ok(self.lock().ep(ep).identity.memory)
+        Ok(self.lock().ep(ep).identity.local_paths.memory)
     }
 
     fn permit_memory(&self, ep: u32, permitted: bool) -> Result {
-        self.lock().ep(ep).identity.memory = permitted;
+        self.lock().ep(ep).identity.local_paths.memory = permitted;
         Ok(())
     }
 

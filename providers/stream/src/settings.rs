@@ -87,6 +87,8 @@ pub struct StreamSettings {
     pub separate_limit: bool,
     /// Maximum bytes of host memory of an endpoint for copies of memory of devices.
     pub hmem_bounce: usize,
+    /// Devices of peers on this host may read each other's memory (no `FI_HMEM_DISABLE_P2P`).
+    pub hmem_shares: bool,
     /// Timeout of a copy of memory of a device.
     pub hmem_timeout: Duration,
     /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is returned when less than this is
@@ -358,6 +360,7 @@ impl StreamSettings {
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
             max_connections: max_connections(prov),
+            hmem_shares: param::core_boolean(c"hmem_disable_p2p") != Some(true),
             hmem_bounce: param::size(
                 prov,
                 c"hmem_bounce",
@@ -409,6 +412,7 @@ impl Default for StreamSettings {
             separate_limit: false,
             min_multi_recv: MIN_MULTI_RECV,
             hmem_bounce: 8 << 20,
+            hmem_shares: true,
             hmem_timeout: Duration::from_secs(30),
         }
     }

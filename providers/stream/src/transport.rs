@@ -16,7 +16,7 @@ use ofi_provider::buf::{
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
-use ofi_provider::shm_channel::InlineRecv;
+use ofi_provider::shm_channel::{InlineRecv, ShmChannel};
 use ofi_provider::stats::EngineStats;
 use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer, fine_now};
 use ofi_provider::traffic_class::TrafficClass;
@@ -307,6 +307,13 @@ pub trait ShmLink: ByteLink {
     /// those exposed to the other end ([`CopyMode::OfRegion`]) and not read by it
     /// ([`ShmChannel::copy_exposed`](ofi_provider::shm_channel::ShmChannel::copy_exposed)).
     fn copy_exposed(&self, key: u64, most: usize) -> Result<usize>;
+
+    /// Returns the shared memory, if both directions go through it and the other end knows cells about
+    /// memory of devices.
+    fn device_channel(&self) -> Option<&ShmChannel>;
+
+    /// Returns the shared memory of a link receiving through it.
+    fn inbound_channel(&self) -> Result<&ShmChannel>;
 }
 
 /// Describes the other end of a link, for the log.

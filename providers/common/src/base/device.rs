@@ -3,9 +3,17 @@
 //!
 //! The processor never accesses memory of a device. Its bytes move by copies between the device
 //! and a [`BounceBuf`], in progress until a poll finds them complete.
+mod sharing;
+
+pub(crate) use sharing::offers_sharing;
+pub use sharing::{
+    DeviceAllocation, DeviceHandle, HANDLE_LEN, MappedAllocation, SharedCopies, offer_sharing,
+};
+
 use crate::error::{Error, Result};
 use std::fmt::{self, Debug};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -62,6 +70,44 @@ pub trait DeviceInterface: Send + Sync + Debug {
 
     /// Ends a registration.
     fn unpin(&self, host: *mut u8);
+
+    /// Returns the allocation with this address. Fails with -FI_EOPNOTSUPP if it is not known.
+    fn allocation_of(&self, _device: u32, _addr: usize) -> Result<DeviceAllocation> {
+        Err(Error::OPNOTSUPP)
+    }
+
+    /// Returns a name of an allocation for other processes. Fails with -FI_EOPNOTSUPP if they
+    /// cannot map it.
+    fn export_handle(&self, _device: u32, _allocation: &DeviceAllocation) -> Result<DeviceHandle> {
+        Err(Error::OPNOTSUPP)
+    }
+
+    /// Maps an allocation of another process, said to have `len` bytes, until
+    /// [`unmap`](Self::unmap). Returns its device, and its address and true length in this process.
+    /// The handle is another process's: any content is possible. Fails with -FI_EOPNOTSUPP if the
+    /// allocation cannot be mapped.
+    fn map_handle(&self, _handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+        Err(Error::OPNOTSUPP)
+    }
+
+    /// Ends the mapping of an allocation at this address ([`map_handle`](Self::map_handle)).
+    fn unmap(&self, _device: u32, _base: usize) {}
+
+    /// Starts a copy of `len` bytes between memory of devices of this interface, into memory of
+    /// `device`. The end is found by [`poll_copy`](Self::poll_copy).
+    ///
+    /// # Safety
+    /// The bytes at both addresses stay valid, and unused by anything else, until the end of the
+    /// copy.
+    unsafe fn start_device_copy(
+        &self,
+        _device: u32,
+        _from: usize,
+        _to: usize,
+        _len: usize,
+    ) -> Result<CopyTicket> {
+        Err(Error::OPNOTSUPP)
+    }
 }
 
 /// Device with the memory of a buffer.
@@ -116,6 +162,8 @@ pub struct BouncePool {
     limit: usize,
     /// Maximum duration of a copy; a longer one counts as failed.
     timeout: Duration,
+    /// Allocations are shared with other processes of the host.
+    shares: AtomicBool,
     state: Mutex<PoolState>,
 }
 
@@ -154,7 +202,32 @@ impl BouncePool {
     /// Returns a pool without buffers yet. `limit` is a number of bytes; copies fail after
     /// `timeout`.
     pub fn new(interfaces: DeviceInterfaces, limit: usize, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { interfaces, limit, timeout, state: Mutex::default() })
+        let shares = AtomicBool::new(false);
+        Arc::new(Self { interfaces, limit, timeout, shares, state: Mutex::default() })
+    }
+
+    /// Permits or forbids sharing of allocations with other processes of the host, forbidden at
+    /// first.
+    pub fn set_shares(&self, shares: bool) {
+        self.shares.store(shares, Ordering::Relaxed);
+        if shares {
+            offer_sharing();
+        }
+    }
+
+    /// Returns true if allocations are shared with other processes of the host.
+    pub fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
+    }
+
+    /// Returns the interfaces to the devices.
+    pub fn interfaces(&self) -> DeviceInterfaces {
+        self.interfaces
+    }
+
+    /// Returns an empty set of copies from a mapped allocation to memory of devices.
+    pub fn shared_copies(&self, mapped: &Arc<MappedAllocation>) -> SharedCopies {
+        SharedCopies::new(CopySet::new(self.timeout), mapped)
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
@@ -236,6 +309,72 @@ fn unmap(at: NonNull<u8>, size: usize) {
     unsafe { libc::munmap(at.as_ptr().cast(), size) };
 }
 
+/// Copies in progress.
+#[derive(Debug)]
+struct CopySet {
+    copies: Vec<(DeviceLocation, CopyTicket)>,
+    /// Maximum duration of a copy; a longer one counts as failed.
+    timeout: Duration,
+    /// End of the time for the oldest copy in progress.
+    deadline: Option<Instant>,
+    /// First error of the copies.
+    error: Option<Error>,
+}
+
+impl CopySet {
+    fn new(timeout: Duration) -> Self {
+        Self { copies: Vec::new(), timeout, deadline: None, error: None }
+    }
+
+    /// Adds a started copy.
+    fn push(&mut self, location: DeviceLocation, ticket: CopyTicket) {
+        self.copies.push((location, ticket));
+        self.deadline.get_or_insert_with(|| Instant::now() + self.timeout);
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// [`BounceBuf::poll`].
+    fn poll(&mut self) -> Result<bool> {
+        let (mut error, mut left) = (self.error, Vec::new());
+        for (location, ticket) in self.copies.drain(..) {
+            match location.interface.poll_copy(location.device, &ticket) {
+                Ok(true) => {}
+                Ok(false) => left.push((location, ticket)),
+                Err(failed) => error = error.or(Some(failed)),
+            }
+        }
+        self.copies = left;
+        self.error = error;
+        if self.copies.is_empty() {
+            self.deadline = None;
+            return self.error.map_or(Ok(true), Err);
+        }
+        match self.deadline {
+            Some(deadline) if Instant::now() > deadline => Err(Error::TIMEDOUT),
+            _ => Ok(false),
+        }
+    }
+
+    /// [`BounceBuf::has_ended`].
+    fn has_ended(&mut self, error: &mut Option<Error>) -> bool {
+        self.poll().unwrap_or_else(|failed| {
+            error.get_or_insert(failed);
+            true
+        })
+    }
+
+    /// Waits until no copy is in progress. Fails as [`poll`](Self::poll).
+    fn wait(&mut self) -> Result {
+        while !self.poll()? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
 /// Host memory with copies between it and devices. Dropping it waits for these.
 pub struct BounceBuf {
     at: NonNull<u8>,
@@ -243,12 +382,7 @@ pub struct BounceBuf {
     /// Size class in its pool; none for a buffer beyond the pool's limit.
     class: Option<usize>,
     pool: Arc<BouncePool>,
-    /// Copies in progress.
-    copies: Vec<(DeviceLocation, CopyTicket)>,
-    /// End of the time for the oldest copy in progress.
-    deadline: Option<Instant>,
-    /// First error of the copies.
-    error: Option<Error>,
+    copies: CopySet,
 }
 
 // SAFETY: the memory is the value's own, not a thread's.
@@ -256,14 +390,14 @@ unsafe impl Send for BounceBuf {}
 
 impl Debug for BounceBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes, {} copies in progress", self.size, self.copies.len())
+        write!(f, "{} bytes, {:?}", self.size, self.copies)
     }
 }
 
 impl BounceBuf {
     fn new(at: NonNull<u8>, size: usize, class: Option<usize>, pool: &Arc<BouncePool>) -> Self {
-        let pool = pool.clone();
-        Self { at, size, class, pool, copies: Vec::new(), deadline: None, error: None }
+        let copies = CopySet::new(pool.timeout);
+        Self { at, size, class, pool: pool.clone(), copies }
     }
 
     /// Returns the number of bytes.
@@ -294,8 +428,7 @@ impl BounceBuf {
             let host = self.at.as_ptr().add(from);
             location.interface.start_copy(location.device, direction, addr, host, len)
         }?;
-        self.copies.push((location, ticket));
-        self.deadline.get_or_insert_with(|| Instant::now() + self.pool.timeout);
+        self.copies.push(location, ticket);
         Ok(())
     }
 
@@ -329,40 +462,17 @@ impl BounceBuf {
     /// ended: -FI_ETIMEDOUT if one does not end in time, else as
     /// [`DeviceInterface::poll_copy`].
     pub fn poll(&mut self) -> Result<bool> {
-        let (mut error, mut left) = (self.error, Vec::new());
-        for (location, ticket) in self.copies.drain(..) {
-            match location.interface.poll_copy(location.device, &ticket) {
-                Ok(true) => {}
-                Ok(false) => left.push((location, ticket)),
-                Err(failed) => error = error.or(Some(failed)),
-            }
-        }
-        self.copies = left;
-        self.error = error;
-        if self.copies.is_empty() {
-            self.deadline = None;
-            return self.error.map_or(Ok(true), Err);
-        }
-        match self.deadline {
-            Some(deadline) if Instant::now() > deadline => Err(Error::TIMEDOUT),
-            _ => Ok(false),
-        }
+        self.copies.poll()
     }
 
     /// Returns true after the end of all copies. An error of one is stored, unless `error` has one.
     pub fn has_ended(&mut self, error: &mut Option<Error>) -> bool {
-        self.poll().unwrap_or_else(|failed| {
-            error.get_or_insert(failed);
-            true
-        })
+        self.copies.has_ended(error)
     }
 
     /// Waits until no copy is in progress. Fails as [`poll`](Self::poll).
     pub fn wait(&mut self) -> Result {
-        while !self.poll()? {
-            std::thread::yield_now();
-        }
-        Ok(())
+        self.copies.wait()
     }
 
     /// Returns the bytes of the buffer, except those of copies in progress.
@@ -382,7 +492,7 @@ impl BounceBuf {
 impl Drop for BounceBuf {
     fn drop(&mut self) {
         let _ = self.wait();
-        if !self.copies.is_empty() {
+        if self.copies.is_busy() {
             // The device may still use the memory, so it is left to it.
             return;
         }

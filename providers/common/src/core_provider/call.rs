@@ -68,6 +68,16 @@ pub(super) unsafe fn set_option<T>(ep: NonNull<fid_ep>, name: c_int, value: &T) 
     unsafe { set_bytes(ep, name, std::slice::from_raw_parts(value, len)) }
 }
 
+/// Sets FI_OPT_FI_HMEM_P2P.
+///
+/// # Safety
+/// `ep` is an open endpoint.
+pub(super) unsafe fn set_p2p(ep: NonNull<fid_ep>, permitted: bool) -> Result {
+    let value = if permitted { abi::FI_HMEM_P2P_ENABLED } else { abi::FI_HMEM_P2P_DISABLED };
+    // SAFETY: by this function's contract.
+    unsafe { set_option(ep, abi::FI_OPT_FI_HMEM_P2P, &value) }
+}
+
 /// Sets an option of level FI_OPT_ENDPOINT to these bytes.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
 //! A core provider's connected endpoint (fi_endpoint(3)).
-use super::call::{bind, call, check, close, code, control, set_option};
+use super::call::{bind, call, check, close, code, control, set_option, set_p2p};
 use super::cm::CoreEq;
 use super::cntr::CoreCntr;
 use super::domain::CoreDomain;
@@ -173,6 +173,13 @@ impl CoreEndpoint {
     pub fn forbid_memory(&self) -> Result {
         // SAFETY: open; the value lives for the call.
         unsafe { set_option(self.raw, abi::FI_OPT_SHARED_MEMORY_PERMITTED, &false) }
+    }
+
+    /// Keeps devices of peers on this host from reading memory of devices (FI_HMEM_P2P_DISABLED), if
+    /// supported.
+    pub fn forbid_p2p(&self) -> Result {
+        // SAFETY: open.
+        unsafe { set_p2p(self.raw, false) }
     }
 
     /// Returns true if the connection uses shared memory of this host (FI_OPT_PEER_LINKS).

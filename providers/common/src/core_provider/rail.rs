@@ -2,7 +2,7 @@
 //! it (`owner.rs`), for providers combining several endpoints into one.
 //!
 //! Buffers of applications must stay valid until the completion, as in any transfer call.
-use super::call::{bind, call, close, code, control};
+use super::call::{bind, call, close, code, control, set_p2p};
 use super::domain::CoreDomain;
 use super::owner::{ArrivingMessage, PeerCqs, QueueOwner};
 use crate::abi::{
@@ -106,6 +106,13 @@ fn elements(iov: &[iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
 const FAST: u64 = FI_COMPLETION;
 
 impl<O: QueueOwner> CoreRail<O> {
+    /// Permits or forbids devices of peers on this host to read memory of devices
+    /// (FI_OPT_FI_HMEM_P2P).
+    pub fn permit_p2p(&self, permitted: bool) -> Result {
+        // SAFETY: open.
+        unsafe { set_p2p(self.raw, permitted) }
+    }
+
     /// Opens an endpoint described by `info`, and enables it.
     pub fn open(
         domain: &Arc<CoreDomain>,

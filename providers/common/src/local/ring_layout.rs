@@ -87,6 +87,11 @@ pub(crate) struct ReaderState {
     polled: AtomicU32,
     /// The reader can read the writer's memory.
     can_fetch: AtomicU32,
+    /// The reader knows cells about memory of devices ([`CellKind::Device`]).
+    knows_devices: AtomicU32,
+    /// Answer of the reader to the last announcement of an allocation: its number, and in the
+    /// lowest bit if the reader has mapped it.
+    mapped: AtomicU64,
 }
 
 /// Bytes of the stream in a cell.
@@ -112,6 +117,8 @@ pub(crate) enum CellKind {
     Bytes,
     /// In the writer's memory.
     Exposed,
+    /// In memory of a device, or none: the cell is about an allocation of a device.
+    Device,
 }
 
 /// Maximum bytes of the part of the data area used first.
@@ -238,7 +245,12 @@ impl RingControl {
                 requested: long(),
                 requested_from: long(),
             },
-            state: ReaderState { polled: word(), can_fetch: word() },
+            state: ReaderState {
+                polled: word(),
+                can_fetch: word(),
+                knows_devices: word(),
+                mapped: long(),
+            },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
         }
     }
@@ -395,8 +407,13 @@ impl RingWriter {
         let head = u64::from(number.wrapping_add(1)) << 32 | u64::from(what);
         words.cell(number).head.store(head, Ordering::Release);
         if kind == CellKind::Exposed {
-            self.exposed.set(self.exposed.get().wrapping_add(1));
+            self.count_exposed();
         }
+    }
+
+    /// Counts an exposed buffer: the cell published last.
+    pub(crate) fn count_exposed(&self) {
+        self.exposed.set(self.exposed.get().wrapping_add(1));
     }
 
     /// [`publish`](Self::publish) for short bytes in the cell with this number, the next one.
@@ -555,7 +572,7 @@ impl RingReader {
             0 => (CellKind::Inline, INLINE as u32),
             1 => (CellKind::Bytes, self.size),
             2 => (CellKind::Exposed, 1),
-            _ => return Err(Error::PROTO),
+            _ => (CellKind::Device, 1),
         };
         if len == 0 || len > most {
             return Err(Error::PROTO);
@@ -681,6 +698,28 @@ impl RingControl {
 
     pub(crate) fn can_fetch(&self) -> bool {
         self.state.can_fetch.load(Ordering::Acquire) != 0
+    }
+
+    /// The reader knows cells about memory of devices.
+    pub(crate) fn set_knows_devices(&self) {
+        self.state.knows_devices.store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn knows_devices(&self) -> bool {
+        self.state.knows_devices.load(Ordering::Relaxed) != 0
+    }
+
+    /// The reader has mapped an announced allocation, or has not.
+    pub(crate) fn answer_allocation(&self, number: u32, is_mapped: bool) {
+        let answer = u64::from(number) << 1 | u64::from(is_mapped);
+        self.state.mapped.store(answer, Ordering::Release);
+    }
+
+    /// Returns true if the reader has mapped the allocation of this number, announced last; none
+    /// without an answer.
+    pub(crate) fn is_mapped(&self, number: u32) -> Option<bool> {
+        let answer = self.state.mapped.load(Ordering::Acquire);
+        (answer >> 1 == u64::from(number)).then_some(answer & 1 == 1)
     }
 
     /// The writer answers requests for copies.

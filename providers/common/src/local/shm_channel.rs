@@ -5,11 +5,13 @@
 //! returns no more bytes than its buffer holds. Impossible indices and segments fail with
 //! -FI_EPROTO.
 mod cells;
+mod devices;
 mod exposed;
 mod fetch;
 mod joined_words;
 mod remote_reads;
 
+pub use devices::{DEVICE_CELL, DeviceCell, DeviceCellKind};
 pub use exposed::ZcopyCompletion;
 pub use joined_words::JoinedWords;
 
@@ -19,6 +21,7 @@ use crate::buf::{
     is_some,
 };
 use crate::cma::PeerMemory;
+use crate::device::offers_sharing;
 use crate::doorbell::PeerDoorbell;
 use crate::error::{Error, Result};
 use crate::primitives::CELLS;
@@ -115,6 +118,9 @@ impl ShmChannel {
     fn of(segment: SharedSegment) -> Self {
         let size = segment.ring_size() as u32;
         segment.out().set_answers();
+        if offers_sharing() {
+            segment.inbound().set_knows_devices();
+        }
         Self {
             writer: RingWriter::new(size),
             reader: RingReader::new(size),
@@ -521,7 +527,9 @@ impl ShmChannel {
         self.writer.look_fetched(self.out())?;
         let fetched = self.writer.fetched();
         let copied = self.exposed.copy_region(key, most, fetched, |cell, addr| {
-            exposed_word(self.out().cell(cell), 0).store(addr, Ordering::Release);
+            let (word, value) =
+                addr.map_or((devices::STATE_WORD, devices::WITHDRAWN), |at| (0, at));
+            exposed_word(self.out().cell(cell), word).store(value, Ordering::Release);
         })?;
         // A reader of later contents of the memory also sees the new location of the buffer.
         fence(Ordering::SeqCst);
@@ -536,7 +544,8 @@ impl ShmChannel {
     }
 
     /// Receives available bytes and returns their number. Fails with -FI_EAGAIN if there are none
-    /// now. A partially filled buffer does not mean an empty pipe; only -FI_EAGAIN does. An exposed
+    /// now, and with [`DEVICE_CELL`] before such a cell. A partially filled buffer does not mean an
+    /// empty pipe; only -FI_EAGAIN does. An exposed
     /// buffer begins a separate call, so its reader knows the header and can provide the final
     /// destination. The buffer behind the received bytes may have been overwritten.
     #[inline(always)]
@@ -674,7 +683,7 @@ impl ShmChannel {
                 },
                 _ => false,
             },
-            CellKind::Exposed => false,
+            CellKind::Exposed | CellKind::Device => false,
         })
     }
 
@@ -744,7 +753,8 @@ impl ShmChannel {
         }
         let n = left.min(CHUNK).min(self.reader.left() as usize);
         match self.reader.kind() {
-            CellKind::Exposed if copied => return Ok(None),
+            CellKind::Exposed | CellKind::Device if copied => return Ok(None),
+            CellKind::Device => return Err(DEVICE_CELL),
             CellKind::Exposed => return self.fetch(left, done, parts).map(Some),
             CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
                 let mut at = self.reader.done() as usize;

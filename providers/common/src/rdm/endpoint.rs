@@ -260,6 +260,14 @@ pub trait RdmEngine: AvObserver + Sized {
         false
     }
 
+    /// FI_OPT_FI_HMEM_P2P: returns true if devices of peers on this host may read memory of devices
+    /// of the endpoint.
+    fn p2p_permitted(&self, _ep: u32) -> bool {
+        false
+    }
+    /// Permits or forbids it, for transfers or connections started from then on.
+    fn permit_p2p(&self, _ep: u32, _permitted: bool) {}
+
     /// FI_OPT_PEER_LINKS: returns the numbers of peers by kind of link.
     fn peer_links(&self, _ep: u32) -> Result<fi_peer_links> {
         Err(Error::NOPROTOOPT)
@@ -528,7 +536,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 put_number(self.engine.state().matcher(self.id).buffering.option(name)?, value)
             }
             FI_OPT_FI_HMEM_P2P if self.engine.has_devices(self.id) => {
-                put_bytes(&hmem_options::p2p(), value)
+                put_bytes(&hmem_options::p2p(self.engine.p2p_permitted(self.id)), value)
             }
             _ => E::InternalOps::getopt(self, name, value),
         }
@@ -552,7 +560,11 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 let size = number(value)?;
                 self.engine.state().matcher(self.id).buffering.set_option(name, size)
             }
-            FI_OPT_FI_HMEM_P2P if self.engine.has_devices(self.id) => hmem_options::set_p2p(value),
+            FI_OPT_FI_HMEM_P2P if self.engine.has_devices(self.id) => {
+                let permitted = hmem_options::p2p_of(value)?;
+                self.ids().iter().for_each(|id| self.engine.permit_p2p(*id, permitted));
+                Ok(())
+            }
             FI_OPT_CUDA_API_PERMITTED if self.engine.has_devices(self.id) => {
                 hmem_options::set_cuda_permitted(value)
             }

@@ -17,6 +17,8 @@ pub(super) struct LnxEngineEp {
     pub(super) beacon: Option<HostToken>,
     pub(super) av: Option<Arc<Av>>,
     pub(super) completions: Option<LnxCompletions>,
+    /// Devices of peers on this host may read memory of devices (FI_OPT_FI_HMEM_P2P).
+    pub(super) p2p: bool,
 }
 
 impl LnxEngineEp {
@@ -31,6 +33,7 @@ impl LnxEngineEp {
             beacon: None,
             av: None,
             completions: None,
+            p2p: true,
         }
     }
 

@@ -187,6 +187,9 @@ impl LnxEngine {
             let waits = core.waiter.is_none();
             let opens = RailAttr { counted: kinds, waits, takes_whole: !self.has_devices() };
             let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), opens)?;
+            if !self.p2p(id) {
+                let _ = rail.permit_p2p(false);
+            }
             parts.push((core.fabric.clone(), rail.name()?));
             // The kernel bounds how many descriptors are watched in this way.
             let is_watched =
@@ -235,6 +238,20 @@ impl LnxEngine {
         };
         let new = bindings.completions.kinds() & !known;
         self.rails_of(id).iter().try_for_each(|rail| rail.rail.count(new))
+    }
+
+    /// Returns true if devices of peers on this host may read memory of devices of an endpoint.
+    pub(crate) fn p2p(&self, id: u32) -> bool {
+        self.lock().ep(id).p2p
+    }
+
+    /// Permits or forbids it.
+    pub(crate) fn permit_p2p(&self, id: u32, permitted: bool) {
+        self.lock().ep(id).p2p = permitted;
+        for rail in self.rails_of(id) {
+            // A core that knows no such memory need not be forbidden to use it.
+            let _ = rail.rail.permit_p2p(permitted);
+        }
     }
 
     /// Returns the endpoints of an endpoint at the cores, by their numbers; none if it is not

@@ -79,7 +79,7 @@ impl RxmEngineEp {
         let source = (!local.is_any()).then(|| local.to_bytes());
         info.set_src_addr(source.as_deref())?;
         info.set_dest_addr(Some(&peer.to_bytes()))?;
-        self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
+        self.conns.open_link(self.core.as_ref(), id, info, self.identity.local_paths)?;
         let is_probe = self.conns[id].is_probe;
         let call = RxmConnReq {
             port: if is_probe { PROBE_PORT } else { self.identity.local.port() },
@@ -260,7 +260,7 @@ impl RxmEngineEp {
         (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         (conn.usage.closes, conn.usage.is_dialed) = (call.closes, false);
         let accepted = info.as_ref().to_owned().and_then(|info| {
-            self.conns.open_link(self.core.as_ref(), id, info, self.identity.memory)?;
+            self.conns.open_link(self.core.as_ref(), id, info, self.identity.local_paths)?;
             self.conns.count_credits(id, call.flow_control);
             let data = Accept {
                 conn_id: self.conns.conn_id(id),

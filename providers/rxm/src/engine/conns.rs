@@ -1,7 +1,7 @@
 //! Connections of an endpoint, their packets, and the buffers of these.
 use super::common::{Common, process_id};
 use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, names};
-use super::core_objects::RxmCore;
+use super::core_objects::{LocalPaths, RxmCore};
 use super::pending::RxmUnexpected;
 use crate::provider::RXM;
 use crate::wire::{
@@ -448,7 +448,7 @@ impl RxmConns {
         core: Option<&RxmCore>,
         id: u32,
         mut info: InfoBuf,
-        memory: bool,
+        permitted: LocalPaths,
     ) -> Result {
         let core = core.ok_or(Error::OPBADSTATE)?;
         if core.srx.is_some() {
@@ -456,9 +456,12 @@ impl RxmConns {
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
         let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
-        if !memory {
-            // A core that does not know how to use memory need not be forbidden to.
+        // A core that knows no such memory need not be forbidden to use it.
+        if !permitted.memory {
             let _ = ep.forbid_memory();
+        }
+        if !permitted.p2p {
+            let _ = ep.forbid_p2p();
         }
         let own = core.srx.is_none();
         match ep.set_source(self.source(id)) {

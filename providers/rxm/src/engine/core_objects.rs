@@ -10,6 +10,19 @@ use ofi_provider::rx_matcher::RxMatcher;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+/// Paths to peers of this host, permitted to a core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalPaths {
+    /// Shared memory (FI_OPT_SHARED_MEMORY_PERMITTED).
+    pub(crate) memory: bool,
+    /// Devices of peers may read memory of devices (FI_OPT_FI_HMEM_P2P).
+    pub(crate) p2p: bool,
+}
+
+impl LocalPaths {
+    pub(crate) const ALL: Self = Self { memory: true, p2p: true };
+}
+
 /// Core provider's objects of an endpoint. They are closed in the order of the fields.
 #[derive(Debug)]
 pub(super) struct RxmCore {

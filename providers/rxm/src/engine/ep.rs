@@ -4,7 +4,7 @@ use super::conn::{Link, RxmConn};
 use super::conn_limit::ConnLimit;
 use super::connect_queue::ConnectQueue;
 use super::conns::RxmConns;
-use super::core_objects::{PeerCounts, ReservedPort, RxmCore};
+use super::core_objects::{LocalPaths, PeerCounts, ReservedPort, RxmCore};
 use super::fetches::RxmFetches;
 use super::parked::ParkedPackets;
 use super::pending::{ContextConnReq, MAX_BUFFERED, MAX_INJECT, RxmUnexpected};
@@ -44,8 +44,8 @@ pub(crate) struct RxmIdentity {
     pub(crate) local: Addr,
     /// Attributes requested by the application.
     pub(crate) attr: RdmAttr,
-    /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
-    pub(crate) memory: bool,
+    /// Paths to peers of this host, permitted to the core.
+    pub(crate) local_paths: LocalPaths,
     /// Authorization key, required of peers as well.
     pub(crate) key: Vec<u8>,
 }

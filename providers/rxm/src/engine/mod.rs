@@ -33,6 +33,7 @@ mod transmit;
 mod tx;
 
 pub(crate) use common::Common;
+pub(crate) use core_objects::LocalPaths;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 pub(crate) use transmit::DIRECT_MIN;
 

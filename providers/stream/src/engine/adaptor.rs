@@ -205,6 +205,14 @@ impl<N: ShmTransport> RdmEngine for StreamEngine<N> {
         self.lock().has_devices(ep)
     }
 
+    fn p2p_permitted(&self, ep: u32) -> bool {
+        self.lock().shares_devices(ep)
+    }
+
+    fn permit_p2p(&self, ep: u32, permitted: bool) {
+        self.lock().share_devices(ep, permitted);
+    }
+
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
         Ok(self.lock().ep(ep).identity.memory)
     }

@@ -3,6 +3,7 @@ use super::batch::Batch;
 use super::conn_request::ConnRequest;
 use super::conn_usage::ConnUsage;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
+use super::peer_devices::PeerDevices;
 use super::trace::trace;
 use super::traffic::count_header;
 use super::transfer::{COPY_MAX, TxCompletion, TxRequest};
@@ -181,6 +182,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     /// Messages sent without being copied ([`CopyMode::ZeroCopy`](ofi_provider::buf::CopyMode::ZeroCopy));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
+    /// Allocations of memory of devices shared with the peer, once there are any.
+    pub(super) devices: Option<Box<PeerDevices>>,
     /// Local rendezvous messages announced to the peer and not requested yet, by number.
     pub(super) waiting: HashMap<u8, TxRequest>,
 
@@ -262,6 +265,7 @@ impl<N: ShmTransport> StreamConn<N> {
             ended_at: None,
             ignores_answers: false,
             zerocopy: None,
+            devices: None,
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,

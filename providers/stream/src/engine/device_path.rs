@@ -7,7 +7,8 @@ use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::transfer::{SendBody, TxCompletion, TxRequest};
 use super::tx_path::{TxFailure, TxPath, TxResult};
-use crate::transport::ShmTransport;
+use super::zerocopy::Zerocopy;
+use crate::transport::{ShmLink, ShmTransport};
 use crate::wire::{StreamHeader, StreamOp};
 use ofi_provider::abi::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 use ofi_provider::api::RemoteSegments;
@@ -28,6 +29,41 @@ impl<N: ShmTransport> TxPath<N> {
             }
         }
         self.io.await_copies(id);
+    }
+
+    /// Sends the cells of the first message on a connection, after its head. Returns false if there is
+    /// no space for one.
+    #[cold]
+    pub(super) fn send_cells(&mut self, id: u32) -> TxResult<bool> {
+        let (mut sent, mut moved) = (0, false);
+        loop {
+            let conn = &mut self.io.conns[id];
+            let Some(first) = conn.tx.front_mut() else { break };
+            let from = first.sent - first.head_len() + sent;
+            let SendBody::Device(send) = &mut first.body else { break };
+            let Some(cell) = send.next_cell() else { break };
+            let Some(channel) = conn.link.device_channel() else {
+                // The rest goes over the socket.
+                send.drop_cells(from);
+                moved = true;
+                break;
+            };
+            match channel.send_device_cell(cell, send.key()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Err(TxFailure::Link(id, error)),
+            }
+            moved = true;
+            let len = send.sent_cell();
+            if len > 0 {
+                sent += len;
+                conn.start_exposing(len);
+                conn.zerocopy.get_or_insert_with(|| Zerocopy::exposing(usize::MAX));
+                self.called_zcopy(id);
+            }
+        }
+        self.account(id, &mut sent);
+        Ok(moved)
     }
 
     /// Ends the first message on a connection after a failed copy of its bytes. If a part of it was
@@ -95,6 +131,20 @@ impl<N: ShmTransport> RxPath<N> {
     pub(super) fn resume_copies(&mut self, id: u32) {
         let conn = &mut self.tx.io.conns[id];
         conn.copying = false;
+        if conn.devices.as_ref().is_some_and(|devices| devices.fetch.is_some()) {
+            self.resume_fetch(id);
+        } else {
+            self.resume_device_message(id);
+        }
+        if self.tx.io.conns.get(id).is_some_and(|conn| conn.is_connected() && conn.has_unsent()) {
+            self.flush(id);
+            self.tx.io.watch_unsent(id);
+        }
+    }
+
+    /// Continues the message in progress, for memory of a device.
+    fn resume_device_message(&mut self, id: u32) {
+        let conn = &mut self.tx.io.conns[id];
         let is_blocked = conn.blocked;
         if let Some(incoming) = &mut conn.incoming {
             if matches!(incoming.target, MessageTarget::Device(_)) {
@@ -107,10 +157,6 @@ impl<N: ShmTransport> RxPath<N> {
                     }
                 }
             }
-        }
-        if self.tx.io.conns.get(id).is_some_and(|conn| conn.is_connected() && conn.has_unsent()) {
-            self.flush(id);
-            self.tx.io.watch_unsent(id);
         }
     }
 

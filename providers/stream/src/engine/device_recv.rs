@@ -7,7 +7,7 @@ use super::device_send::{MAX_AHEAD, take_buf};
 use super::transfer::TxCompletion;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::device::{BounceBuf, BouncePool};
+use ofi_provider::device::{BounceBuf, BouncePool, MappedAllocation, SharedCopies};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::rx_matcher::Recv;
 use std::collections::VecDeque;
@@ -37,6 +37,8 @@ pub(super) struct DeviceRecv {
     filling: Option<(BounceBuf, usize)>,
     /// Bounce buffers without space, with copies in progress.
     copying: VecDeque<BounceBuf>,
+    /// Copies from a buffer in a mapped allocation of the peer.
+    shared: Option<SharedCopies>,
     /// First error of a copy: later bytes are dropped.
     error: Option<Error>,
 }
@@ -44,7 +46,37 @@ pub(super) struct DeviceRecv {
 impl DeviceRecv {
     pub(super) fn new(buf: RecvBuf, target: DeviceTarget, pool: &Arc<BouncePool>) -> Self {
         let (filling, copying) = (None, VecDeque::new());
-        Self { buf, target, pool: pool.clone(), filling, copying, error: None }
+        let pool = pool.clone();
+        Self { buf, target, pool, filling, copying, shared: None, error: None }
+    }
+
+    /// Starts copies of the `len` bytes of a mapped allocation from byte `from` on, to those of the
+    /// message from byte `at` on. Returns false, without a copy, if the target is not memory of
+    /// devices of the same interface.
+    pub(super) fn start_shared(
+        &mut self,
+        at: usize,
+        mapped: &Arc<MappedAllocation>,
+        from: u64,
+        len: usize,
+    ) -> bool {
+        let mut copies = self.pool.shared_copies(mapped);
+        if self.error.is_some() {
+            return true;
+        }
+        let started = self.buf.start_shared_copy(at, mapped, from, len, &mut copies);
+        self.error = started.err();
+        self.shared = Some(copies);
+        started != Ok(false)
+    }
+
+    /// Returns true if no copy from a mapped allocation is in progress.
+    pub(super) fn is_shared_copied(&mut self) -> bool {
+        let Some(copies) = &mut self.shared else { return true };
+        if copies.has_ended(&mut self.error) {
+            self.shared = None;
+        }
+        self.shared.is_none()
     }
 
     /// Removes the bounce buffers with ended copies.
@@ -113,7 +145,8 @@ impl DeviceRecv {
     pub(super) fn is_copied(&mut self) -> bool {
         self.copying.extend(self.filling.take().map(|(bounce, _)| bounce));
         self.collect();
-        self.copying.is_empty()
+        let is_shared_copied = self.is_shared_copied();
+        self.copying.is_empty() && is_shared_copied
     }
 
     /// Waits for the copies in progress, and returns the target with the first error.

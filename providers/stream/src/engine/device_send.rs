@@ -5,8 +5,9 @@
 //! ([`BlockedConns::await_copies`](super::blocked_conns::BlockedConns::await_copies)).
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{GatherList, SendBuf, zeroed};
-use ofi_provider::device::{BounceBuf, BouncePool};
+use ofi_provider::device::{BounceBuf, BouncePool, DeviceLocation};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::shm_channel::{DeviceCell, DeviceCellKind};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -49,6 +50,11 @@ pub(super) struct DeviceSend {
     started: usize,
     /// Error of a failed copy.
     error: Option<Error>,
+    /// The way of the bytes is decided ([`set_cells`](Self::set_cells)).
+    is_planned: bool,
+    /// Cells to be sent before or in place of the bytes
+    /// ([`device_export`](super::device_export)).
+    cells: VecDeque<DeviceCell>,
 }
 
 /// Bytes of a message ready to be sent.
@@ -65,7 +71,58 @@ pub(super) enum ReadyBytes {
 impl DeviceSend {
     /// Returns a body read from the application's buffer, or from regions for a peer.
     pub(super) fn new(source: SendBuf, segments: Option<RemoteSegments>) -> Self {
-        Self { source, segments, staged: VecDeque::new(), started: 0, error: None }
+        let (staged, cells) = (VecDeque::new(), VecDeque::new());
+        Self { source, segments, staged, started: 0, error: None, is_planned: false, cells }
+    }
+
+    /// Returns true if the way of the bytes is decided: by a plan, or by started copies.
+    pub(super) fn is_planned(&self) -> bool {
+        self.is_planned || self.started > 0
+    }
+
+    /// Returns the parts of the body in memory of devices; none if a part is elsewhere, or if a
+    /// peer reads several segments.
+    pub(super) fn parts(&self) -> Option<Vec<(DeviceLocation, usize, usize)>> {
+        let is_one = self.segments.as_ref().is_none_or(|all| all.as_slice().len() == 1);
+        self.source.device_parts().filter(|_| is_one)
+    }
+
+    /// Decides the way of the bytes: these cells are sent before or in place of them.
+    pub(super) fn set_cells(&mut self, cells: Vec<DeviceCell>) {
+        self.is_planned = true;
+        self.cells = cells.into();
+    }
+
+    /// Returns the next cell to be sent.
+    pub(super) fn next_cell(&self) -> Option<&DeviceCell> {
+        self.cells.front()
+    }
+
+    /// Records the next cell as sent. Returns the number of bytes of the body in it.
+    pub(super) fn sent_cell(&mut self) -> usize {
+        let cell = self.cells.pop_front();
+        cell.filter(|cell| cell.kind == DeviceCellKind::Buffer).map_or(0, |cell| cell.len as usize)
+    }
+
+    /// Has the bytes from byte `sent` on sent as copies, without cells.
+    pub(super) fn drop_cells(&mut self, sent: usize) {
+        self.cells.clear();
+        self.started = self.started.max(sent);
+    }
+
+    /// Returns the key of the region of a response.
+    pub(super) fn key(&self) -> Option<u64> {
+        self.segments.as_ref()?.as_slice().first().map(|segment| segment.key)
+    }
+
+    /// Returns copied bytes from byte `from` on, as many as are contiguous.
+    pub(super) fn copied(&self, from: usize) -> &[u8] {
+        let holds = |one: &&StagedBytes| one.is_copied && from - one.from < one.len;
+        let mut staged = self.staged.iter().rev();
+        staged
+            .find(|one| one.from <= from)
+            .filter(holds)
+            .map_or(&[], |one| &one.bounce.bytes()[from - one.from..one.len])
     }
 
     pub(super) fn len(&self) -> usize {
@@ -137,6 +194,7 @@ impl DeviceSend {
     /// space for all bytes with these filled in.
     pub(super) fn copy_rest(&mut self, from: usize, pool: &Arc<BouncePool>) -> Result<Box<[u8]>> {
         self.staged.clear();
+        self.cells.clear();
         let mut bytes = zeroed(self.len())?;
         let mut bounce = take_buf(pool, self.len(), false)?.ok_or(Error::NOMEM)?;
         self.source.copy_through(from, &mut bytes[from..], &mut bounce)?;

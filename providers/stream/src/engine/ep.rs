@@ -259,6 +259,9 @@ impl StreamEngineEp {
         }
         let (limit, timeout) = (settings.hmem_bounce, settings.hmem_timeout);
         let bounce = identity.interfaces.map(|all| BouncePool::new(all, limit, timeout));
+        if let Some(pool) = &bounce {
+            pool.set_shares(settings.hmem_shares);
+        }
         Self {
             bounce,
             identity,

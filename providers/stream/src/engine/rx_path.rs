@@ -23,7 +23,7 @@ use ofi_provider::malformed;
 use ofi_provider::mr::MrTable;
 use ofi_provider::packet_sink::PacketSink;
 use ofi_provider::peer_srx::SrxStartQueue;
-use ofi_provider::shm_channel::InlineRecv;
+use ofi_provider::shm_channel::{DEVICE_CELL, InlineRecv};
 use ofi_provider::slab::NONE;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -191,6 +191,7 @@ impl<N: ShmTransport> RxPath<N> {
             }
             Ok(n) => n,
             Err(Error::AGAIN | Error::INTR) => return Got::Nothing,
+            Err(DEVICE_CELL) => return self.device_cell(id),
             Err(error) => {
                 self.fail(id, error);
                 return Got::Last;

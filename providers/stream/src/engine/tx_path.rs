@@ -3,7 +3,9 @@ use super::backlog::Backlog;
 use super::batcher::TxBatcher;
 use super::device_send::ReadyBytes;
 use super::ep_table::EpTable;
+use super::incoming::DIRECT_MIN;
 use super::io::EngineIo;
+use super::peer_devices;
 use super::tokens::TOKEN_CONN;
 use super::trace::trace;
 use super::traffic::count_header;
@@ -485,16 +487,23 @@ impl<N: ShmTransport> TxPath<N> {
             let mut way = CopyMode::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
             let keeps = conn.link.tx_over_shm();
-            let (mut copied, mut failed) = (ReadyBytes::All, None);
+            let (mut copied, mut failed, mut by_cells) = (ReadyBytes::All, None, false);
             for (position, outgoing) in conn.tx.iter_mut().enumerate() {
                 if !list.has_space() || (outgoing.is_fenced() && !(settled && position == 0)) {
                     break;
                 }
-                if let SendBody::Device(_) = outgoing.body {
+                if let SendBody::Device(send) = &mut outgoing.body {
                     let pool = self.eps[conn.ep].bounce.as_ref();
-                    match outgoing.advance_copies(pool) {
-                        Ok(ready) => copied = ready,
-                        Err(error) => failed = Some(error),
+                    if let Some(pool) = pool.filter(|_| outgoing.header.op != StreamOp::TagRts) {
+                        let least = N::Link::settings().local.min.max(DIRECT_MIN);
+                        peer_devices::plan(&mut conn.devices, &conn.link, send, pool, least);
+                        by_cells = send.next_cell().is_some();
+                    }
+                    if !by_cells {
+                        match outgoing.advance_copies(pool) {
+                            Ok(ready) => copied = ready,
+                            Err(error) => failed = Some(error),
+                        }
                     }
                     if copied == ReadyBytes::None || failed.is_some() {
                         break;
@@ -507,6 +516,14 @@ impl<N: ShmTransport> TxPath<N> {
                     count_header(&conn.sent, &outgoing.header);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.link, &outgoing.header);
+                }
+                if by_cells {
+                    // The head goes with the data before it, then the cells alone.
+                    if !outgoing.is_at_body() {
+                        outgoing.gather_head(&mut list);
+                        way = CopyMode::MoreFollows;
+                    }
+                    break;
                 }
                 if let Some(zcopy) = outgoing.zcopy(&conn.zerocopy, keeps) {
                     // The head of a zero-copy message goes with what is before it, then its body
@@ -529,6 +546,13 @@ impl<N: ShmTransport> TxPath<N> {
                 drop(opened);
                 if let Some(error) = failed {
                     self.fail_first(id, error)?;
+                    moved = true;
+                    continue;
+                }
+                if by_cells {
+                    if !self.send_cells(id)? {
+                        return Ok(moved);
+                    }
                     moved = true;
                     continue;
                 }
@@ -561,14 +585,7 @@ impl<N: ShmTransport> TxPath<N> {
                 }
             };
             if way.is_zcopy() && sent > 0 {
-                if let Some(zerocopy) = &mut conn.zerocopy {
-                    zerocopy.called();
-                    conn.exposes();
-                    if !std::mem::replace(&mut conn.watched, true) {
-                        let token = TOKEN_CONN | u64::from(id);
-                        let _ = self.io.net.poller().add(conn.link.id(), token, Interest::NONE);
-                    }
-                }
+                self.called_zcopy(id);
             }
             moved |= sent > 0;
             let full = sent < wanted;
@@ -580,6 +597,19 @@ impl<N: ShmTransport> TxPath<N> {
             }
             if full {
                 return Ok(moved);
+            }
+        }
+    }
+
+    /// Records a zero-copy call for the message being sent on a connection.
+    pub(super) fn called_zcopy(&mut self, id: u32) {
+        let conn = &mut self.io.conns[id];
+        if let Some(zerocopy) = &mut conn.zerocopy {
+            zerocopy.called();
+            conn.exposes();
+            if !std::mem::replace(&mut conn.watched, true) {
+                let token = TOKEN_CONN | u64::from(id);
+                let _ = self.io.net.poller().add(conn.link.id(), token, Interest::NONE);
             }
         }
     }

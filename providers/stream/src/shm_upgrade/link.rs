@@ -671,6 +671,21 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
         let Ok((_, pipe)) = self.pipe() else { return Ok(0) };
         pipe.copy_exposed(key, most)
     }
+
+    fn device_channel(&self) -> Option<&ShmChannel> {
+        if !self.tx_over_shm() {
+            return None;
+        }
+        let (_, pipe) = self.pipe().ok()?;
+        pipe.peer_knows_devices().then_some(pipe)
+    }
+
+    fn inbound_channel(&self) -> Result<&ShmChannel> {
+        if !self.rx_over_shm() {
+            return Err(Error::PROTO);
+        }
+        Ok(self.pipe()?.1)
+    }
 }
 
 impl<L: ZeroCopyLink + AuthenticatedLink> ZeroCopyLink for UpgradableLink<L> {

@@ -1,6 +1,6 @@
 //! Buffers with segments in memory of devices (FI_HMEM): their locations, and copies of their bytes.
 use super::{EMPTY, Locations, MAX_SEGMENTS, Many, RecvBuf, Segments, SendBuf};
-use crate::device::{BounceBuf, CopyDirection, DeviceLocation};
+use crate::device::{BounceBuf, CopyDirection, DeviceLocation, MappedAllocation, SharedCopies};
 use crate::error::Result;
 
 impl Segments {
@@ -101,9 +101,58 @@ impl SendBuf {
         }
         Ok(())
     }
+
+    /// Returns the parts of the buffer in memory of devices; none if a part is elsewhere.
+    pub fn device_parts(&self) -> Option<Vec<(DeviceLocation, usize, usize)>> {
+        let parts = self.located().filter(|(iov, _)| iov.iov_len > 0);
+        parts.map(|(iov, location)| Some((location?, iov.iov_base as usize, iov.iov_len))).collect()
+    }
+
+    /// Returns a buffer of `len` bytes of a mapped allocation, from byte `from` on; none beyond its
+    /// end. The caller keeps the allocation mapped until the end of its copies.
+    pub fn of_mapped(mapped: &MappedAllocation, from: u64, len: usize) -> Option<Self> {
+        let addr = mapped.address(from, len)?;
+        let mut locations = Locations::default();
+        locations[0] = Some(mapped.location());
+        // SAFETY: memory of a device, accessed by copies alone.
+        let buf = unsafe { Self::new(addr as *mut _, len) }.ok()?;
+        Some(buf.with_locations(locations))
+    }
 }
 
 impl RecvBuf {
+    /// Starts copies to the buffer at byte `at` of the `len` bytes of a mapped allocation from byte
+    /// `from` on; bytes beyond the end of the buffer are ignored. Returns false, without a copy, if
+    /// a part of them is not for memory of a device of the same interface. Errors are those of
+    /// [`SharedCopies::start_copy`].
+    pub fn start_shared_copy(
+        &self,
+        at: usize,
+        mapped: &MappedAllocation,
+        mut from: u64,
+        len: usize,
+        copies: &mut SharedCopies,
+    ) -> Result<bool> {
+        let number = mapped.location().interface.number();
+        let mut is_same = true;
+        self.0.each_located(at, len, |_, _, location| {
+            is_same &= location.is_some_and(|one| one.interface.number() == number);
+            Ok(())
+        })?;
+        if !is_same {
+            return Ok(false);
+        }
+        self.0.each_located(at, len, |addr, len, location| {
+            if let Some(location) = location {
+                // SAFETY: the application keeps its memory writable and does not touch it.
+                unsafe { copies.start_copy(from, location, addr as usize, len) }?;
+            }
+            from += len as u64;
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
     /// Starts copies of `len` bytes of a bounce buffer, from byte `from` on, to the buffer at byte
     /// `at`; bytes beyond its end are ignored. Bytes in ordinary memory are copied at once. Errors
     /// are those of [`BounceBuf::start_copy`].

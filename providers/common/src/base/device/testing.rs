@@ -16,6 +16,8 @@ pub(crate) struct FakeState {
     /// Polls until the end of a new copy; none: it fails.
     pub(crate) polls: Option<usize>,
     pub(crate) pinned: usize,
+    /// Mappings of the allocation by its handle.
+    pub(crate) mapped: usize,
 }
 
 #[derive(Debug)]
@@ -111,4 +113,34 @@ impl DeviceInterface for FakeDevice {
     }
 
     fn unpin(&self, _host: *mut u8) {}
+
+    /// The handle with a first byte of 1 names the allocation.
+    fn map_handle(&self, handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+        if handle.bytes[0] != 1 {
+            return Err(Error::FAULT);
+        }
+        self.state().mapped += 1;
+        Ok((0, DeviceAllocation { base: self.base, len: SIZE, id: 0 }))
+    }
+
+    fn unmap(&self, _device: u32, base: usize) {
+        assert_eq!(base, self.base);
+        self.state().mapped -= 1;
+    }
+
+    unsafe fn start_device_copy(
+        &self,
+        _device: u32,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        let mut state = self.state();
+        let FakeState { bytes, copies, polls, .. } = &mut *state;
+        bytes.copy_within(from - self.base..from - self.base + len, to - self.base);
+        // The bytes of the copy itself are in place.
+        let copy = FakeCopy { direction: CopyDirection::ToHost, at: 0, host: 1, len: 0 };
+        copies.push(Some((copy, polls.unwrap_or(usize::MAX))));
+        Ok(CopyTicket(copies.len() - 1))
+    }
 }

@@ -111,3 +111,65 @@ fn parts_of_a_buffer_keep_their_locations() {
     assert!(first.is_device() && rest.is_device());
     assert_eq!((first.len(), rest.len(), rest.address()), (300, 700, device.base + 300));
 }
+
+fn handle(first: u8) -> DeviceHandle {
+    let mut bytes = [0; HANDLE_LEN];
+    bytes[0] = first;
+    DeviceHandle { device: [0; 16], bytes }
+}
+
+#[test]
+fn only_a_valid_handle_is_mapped_and_once_until_its_drop() {
+    let device = FakeDevice::new(Some(0));
+    let open = |interface, first, len| {
+        MappedAllocation::open(device.interfaces(), interface, &handle(first), len)
+    };
+    assert_eq!(open(7, 1, SIZE).err(), Some(Error::OPNOTSUPP), "an unknown interface");
+    assert_eq!(open(1, 0, SIZE).err(), Some(Error::FAULT));
+    for len in [0, SIZE + 1, usize::MAX] {
+        assert_eq!(open(1, 1, len).err(), Some(Error::OPNOTSUPP), "it has another length");
+    }
+    assert_eq!(device.state().mapped, 0);
+    let mapped = open(1, 1, SIZE).unwrap();
+    assert_eq!(device.state().mapped, 1);
+    assert_eq!(mapped.address(SIZE as u64 - 8, 8), Some(device.base + SIZE - 8));
+    for (from, len) in [(0, SIZE + 1), (1, SIZE), (SIZE as u64, 1), (u64::MAX, 2)] {
+        assert_eq!(mapped.address(from, len), None, "{from}");
+        assert!(SendBuf::of_mapped(&mapped, from, len).is_none());
+    }
+    drop(mapped);
+    assert_eq!(device.state().mapped, 0);
+}
+
+#[test]
+fn an_allocation_stays_mapped_during_its_copies() {
+    let device = FakeDevice::new(Some(2));
+    let pool = BouncePool::new(device.interfaces(), 1 << 20, LONG);
+    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE).unwrap();
+    device.state().bytes[..4].copy_from_slice(b"abcd");
+    // SAFETY: the buffer is accessed by copies alone.
+    let target = unsafe { RecvBuf::new((device.base + 100) as *mut c_void, 3) }.unwrap();
+    let mut copies = pool.shared_copies(&mapped);
+    assert_eq!(target.start_shared_copy(0, &mapped, 0, 4, &mut copies), Ok(false), "of a host");
+    let mut locations = crate::buf::Locations::default();
+    locations[0] = Some(device.location());
+    let target = target.with_locations(locations);
+    assert_eq!(target.start_shared_copy(0, &mapped, 0, 4, &mut copies), Ok(true));
+    drop(mapped);
+    assert_eq!(device.state().mapped, 1);
+    drop(copies);
+    let state = device.state();
+    assert_eq!((state.mapped, &state.bytes[100..104]), (0, &b"abc\0"[..]));
+}
+
+#[test]
+fn an_allocation_with_a_copy_without_an_end_stays_mapped() {
+    let device = FakeDevice::new(Some(usize::MAX - 1));
+    let pool = BouncePool::new(device.interfaces(), 1 << 20, Duration::ZERO);
+    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE).unwrap();
+    let mut copies = pool.shared_copies(&mapped);
+    // SAFETY: the target is the test's.
+    unsafe { copies.start_copy(0, device.location(), device.base + 9, 4) }.unwrap();
+    drop((copies, mapped));
+    assert_eq!(device.state().mapped, 1);
+}

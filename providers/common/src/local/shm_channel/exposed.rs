@@ -14,6 +14,8 @@ struct ExposedBuffer {
     /// Key of its memory region ([`CopyMode::OfRegion`](crate::buf::CopyMode::OfRegion)).
     key: Option<u64>,
     memory: Range<usize>,
+    /// The buffer is in memory of a device, and `memory` is empty.
+    is_device: bool,
     /// Its bytes, if the region was to be closed.
     copy: Option<Box<[u8]>>,
 }
@@ -52,7 +54,14 @@ fn is_fetched(number: u32, fetched: u32) -> bool {
 impl ExposedBuffers {
     /// Adds a buffer, exposed in this cell.
     pub(super) fn add(&self, number: u32, cell: u32, key: Option<u64>, memory: Range<usize>) {
-        let buffer = ExposedBuffer { number, cell, key, memory, copy: None };
+        let buffer = ExposedBuffer { number, cell, key, memory, is_device: false, copy: None };
+        self.buffers.borrow_mut().push_back(buffer);
+    }
+
+    /// Adds a buffer in memory of a device, exposed in this cell.
+    pub(super) fn add_device(&self, number: u32, cell: u32, key: Option<u64>) {
+        let (memory, is_device) = (0..0, true);
+        let buffer = ExposedBuffer { number, cell, key, memory, is_device, copy: None };
         self.buffers.borrow_mut().push_back(buffer);
     }
 
@@ -121,19 +130,24 @@ impl ExposedBuffers {
     }
 
     /// Copies the unread buffers of the memory region with this key, and passes the cell of each
-    /// and the address of the copy to `relocate`. Returns the number of bytes copied. Fails with
+    /// and the address of the copy to `relocate`; no address for one in memory of a device, now
+    /// withdrawn. Returns the number of bytes copied. Fails with
     /// -FI_ENOBUFS if they exceeded `most`.
     pub(super) fn copy_region(
         &self,
         key: u64,
         most: usize,
         fetched: u32,
-        relocate: impl Fn(u32, u64),
+        relocate: impl Fn(u32, Option<u64>),
     ) -> Result<usize> {
         let mut copied = 0;
         for buffer in self.buffers.borrow_mut().iter_mut() {
             let is_read = is_fetched(buffer.number, fetched);
             if buffer.key != Some(key) || buffer.copy.is_some() || is_read {
+                continue;
+            }
+            if buffer.is_device {
+                relocate(buffer.cell, None);
                 continue;
             }
             let len = buffer.memory.len();
@@ -147,7 +161,7 @@ impl ExposedBuffers {
                 let from = buffer.memory.start as *const u8;
                 from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
             }
-            relocate(buffer.cell, bytes.as_ptr() as u64);
+            relocate(buffer.cell, Some(bytes.as_ptr() as u64));
             buffer.copy = Some(bytes);
             copied += len;
         }
@@ -192,5 +206,17 @@ mod tests {
         exposed.with_unread(1, 0, |start, len| assert!(start as usize != at && len == 8));
         exposed.with_unread(2, 1, |start, len| assert!(start as usize == at + 8 && len == 8));
         exposed.with_unread(1, 1, |_, _| unreachable!("it was read"));
+    }
+
+    #[test]
+    fn buffers_of_a_device_are_withdrawn_and_never_accessed() {
+        let exposed = ExposedBuffers::default();
+        exposed.add_device(1, 10, Some(5));
+        exposed.with_unread(1, 0, |_, len| assert_eq!(len, 0));
+        let withdrawn = Cell::new(None);
+        let relocate = |cell, addr| withdrawn.set(Some((cell, addr)));
+        assert_eq!(exposed.copy_region(6, 0, 0, relocate), Ok(0));
+        assert_eq!((withdrawn.get(), exposed.copy_region(5, 0, 0, relocate)), (None, Ok(0)));
+        assert_eq!(withdrawn.get(), Some((10, None)));
     }
 }

@@ -787,3 +787,47 @@ fn blocked_ends_wake_for_bytes_space_and_exposed_buffers() {
         talks(ring, 4 << 20, true);
     }
 }
+
+#[test]
+fn cells_of_devices_keep_their_position_in_the_stream() {
+    let (a, b) = pair(4096);
+    let handle = crate::device::DeviceHandle { device: [3; 16], bytes: [4; 64] };
+    let allocation = DeviceCell::allocation(7, 1, 5000, handle);
+    let buffer = DeviceCell::buffer(7, 10, 4000);
+    assert_eq!(a.send(b"head"), Ok(4));
+    assert_eq!(a.send_device_cell(&allocation, None), Ok(true));
+    assert_eq!(a.send_device_cell(&buffer, Some(5)), Ok(true));
+    assert_eq!((a.send(b"tail"), a.zcopy_completed()), (Ok(4), Err(Error::AGAIN)));
+    let mut buf = [0; 500];
+    assert_eq!((b.recv(&mut buf), b.recv(&mut buf)), (Ok(4), Err(DEVICE_CELL)));
+    assert_eq!((b.device_cell(), a.allocation_is_mapped(7)), (Ok(allocation), None));
+    b.took_announcement(7, true);
+    assert_eq!((a.allocation_is_mapped(7), a.allocation_is_mapped(6)), (Some(true), None));
+    assert_eq!((b.recv(&mut buf), b.device_cell()), (Err(DEVICE_CELL), Ok(buffer)));
+    assert_eq!(a.zcopy_completed(), Err(Error::AGAIN), "the buffer is in use");
+    assert_eq!((b.took_device_buffer(), b.recv(&mut buf)), (Ok(()), Ok(4)));
+    assert_eq!(a.zcopy_completed(), Ok(ZcopyCompletion { low: 0, high: 0 }));
+    assert_eq!(b.device_cell(), Err(Error::PROTO), "there is none");
+    // The end of an allocation has no answer.
+    assert_eq!(a.send_device_cell(&DeviceCell::ended(7), None), Ok(true));
+    assert_eq!((b.recv(&mut buf), b.device_cell().unwrap().ended), (Err(DEVICE_CELL), 7));
+    b.took_announcement(0, false);
+    assert_eq!((a.allocation_is_mapped(7), b.recv(&mut buf)), (Some(true), Err(Error::AGAIN)));
+}
+
+#[test]
+fn a_buffer_of_a_closed_region_or_an_ended_pipe_is_not_valid() {
+    let (a, b) = pair(4096);
+    let mut buf = [0; 500];
+    for key in [5, 6] {
+        assert_eq!(a.send_device_cell(&DeviceCell::buffer(7, 0, 400), Some(key)), Ok(true));
+    }
+    assert_eq!((b.recv(&mut buf), a.copy_exposed(5, 0)), (Err(DEVICE_CELL), Ok(0)));
+    assert_eq!(b.took_device_buffer(), Err(Error::CANCELED));
+    assert_eq!(b.recv(&mut buf), Err(DEVICE_CELL));
+    assert_eq!(b.took_device_buffer(), Ok(()), "the other region is open");
+    assert_eq!(a.send_device_cell(&DeviceCell::buffer(7, 0, 400), None), Ok(true));
+    drop(a);
+    assert_eq!(b.recv(&mut buf), Err(DEVICE_CELL));
+    assert_eq!(b.took_device_buffer(), Err(Error::CONNRESET));
+}

@@ -4,7 +4,9 @@
 //! library has no current context, so calls push it, and pop it again.
 use super::library::{DeviceLibrary, Loaded, calls};
 use crate::abi::fi_hmem_iface;
-use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
+use crate::device::{
+    CopyDirection, CopyTicket, DeviceAllocation, DeviceHandle, DeviceInterface, HANDLE_LEN,
+};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -17,8 +19,10 @@ const INVALID_VALUE: CuResult = 1;
 const OUT_OF_MEMORY: CuResult = 2;
 const NOT_READY: CuResult = 600;
 
-/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_BUFFER_ID and
+/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
 const MEMORY_TYPE: c_int = 2;
+const BUFFER_ID: c_int = 7;
 const DEVICE_ORDINAL: c_int = 9;
 /// CU_MEMORYTYPE_DEVICE
 const TYPE_DEVICE: c_uint = 2;
@@ -27,6 +31,8 @@ const TYPE_DEVICE: c_uint = 2;
 const NON_BLOCKING: c_uint = 1;
 /// CU_EVENT_DISABLE_TIMING
 const NO_TIMING: c_uint = 2;
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+const LAZY_PEER_ACCESS: c_uint = 1;
 /// CU_MEMHOSTREGISTER_PORTABLE: for all contexts.
 const PORTABLE: c_uint = 1;
 
@@ -60,9 +66,31 @@ calls! {
     }
 }
 
+/// CUipcMemHandle.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct IpcHandle([u8; HANDLE_LEN]);
+
+calls! {
+    /// Functions of the driver for memory shared with other processes.
+    struct SharingCalls {
+        uuid: c"cuDeviceGetUuid" unsafe extern "C" fn(*mut [u8; 16], c_int) -> CuResult,
+        range: c"cuMemGetAddressRange_v2"
+            unsafe extern "C" fn(*mut DevicePtr, *mut usize, DevicePtr) -> CuResult,
+        export: c"cuIpcGetMemHandle" unsafe extern "C" fn(*mut IpcHandle, DevicePtr) -> CuResult,
+        open: c"cuIpcOpenMemHandle_v2"
+            unsafe extern "C" fn(*mut DevicePtr, IpcHandle, c_uint) -> CuResult,
+        close: c"cuIpcCloseMemHandle" unsafe extern "C" fn(DevicePtr) -> CuResult,
+        between: c"cuMemcpyDtoDAsync_v2"
+            unsafe extern "C" fn(DevicePtr, DevicePtr, usize, Stream) -> CuResult,
+    }
+}
+
 /// CUDA with the devices of this process.
 struct Cuda {
     calls: Calls,
+    /// None for a driver without them.
+    sharing: Option<SharingCalls>,
     provider: &'static Provider,
     devices: Vec<Mutex<Option<CudaDevice>>>,
 }
@@ -73,6 +101,7 @@ struct CudaDevice {
     context: Context,
     to_host: Stream,
     to_device: Stream,
+    between: Stream,
     /// Events of ended copies, for others.
     events: Vec<Event>,
 }
@@ -90,6 +119,7 @@ impl std::fmt::Debug for Cuda {
 pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInterface> {
     let library = DeviceLibrary::load("libcuda.so.1")?;
     let calls = Calls::load(&library)?;
+    let sharing = SharingCalls::load(&library).ok();
     library.keep();
     let mut count = 0;
     // SAFETY: the driver is initialized first; it writes to the number.
@@ -103,7 +133,7 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
         return Err(format!("{count} devices, {}", calls.name_of(result)));
     }
     let devices = (0..count).map(|_| Mutex::new(None)).collect();
-    Ok(Box::leak(Box::new(Cuda { calls, provider, devices })))
+    Ok(Box::leak(Box::new(Cuda { calls, sharing, provider, devices })))
 }
 
 impl Calls {
@@ -180,8 +210,8 @@ impl Cuda {
             let created = unsafe { (self.calls.stream)(&raw mut stream, NON_BLOCKING) };
             self.check("cuStreamCreate", created).map(|()| stream)
         };
-        let (to_host, to_device) = (stream()?, stream()?);
-        Ok(CudaDevice { context, to_host, to_device, events: Vec::new() })
+        let (to_host, to_device, between) = (stream()?, stream()?, stream()?);
+        Ok(CudaDevice { context, to_host, to_device, between, events: Vec::new() })
     }
 
     /// Returns an unused event.
@@ -193,6 +223,67 @@ impl Cuda {
         // SAFETY: the driver writes to the pointer.
         let created = unsafe { (self.calls.event)(&raw mut event, NO_TIMING) };
         self.check("cuEventCreate", created).map(|()| event)
+    }
+}
+
+impl Cuda {
+    /// Starts a copy with `copy`. It returns the name of its call, the result, and the stream.
+    fn start(
+        &self,
+        device: u32,
+        copy: impl FnOnce(&Calls, &CudaDevice) -> (&'static str, CuResult, Stream),
+    ) -> Result<CopyTicket> {
+        self.with(device, |open| {
+            let event = self.event(open)?;
+            let (call, result, stream) = copy(&self.calls, open);
+            let recorded = self.check(call, result).and_then(|()| {
+                // SAFETY: the stream and the event are of the current context.
+                self.check("cuEventRecord", unsafe { (self.calls.record)(event, stream) })
+            });
+            match recorded {
+                Ok(()) => Ok(CopyTicket(event as usize)),
+                Err(error) => {
+                    open.events.push(event);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn sharing(&self) -> Result<&SharingCalls> {
+        self.sharing.as_ref().ok_or(Error::OPNOTSUPP)
+    }
+
+    /// Converts a result of a call for memory shared with other processes: without it the memory
+    /// is copied. An error is logged with the name of the call.
+    fn check_sharing(&self, call: &str, result: CuResult) -> Result {
+        if result == 0 {
+            return Ok(());
+        }
+        let name = self.calls.name_of(result);
+        crate::log_sparsely!(self.provider, INFO, DOMAIN, "{call}: {name}");
+        Err(Error::OPNOTSUPP)
+    }
+
+    /// Returns the UUID of a device.
+    fn uuid(&self, device: u32) -> Result<[u8; 16]> {
+        let (mut number, mut uuid) = (0, [0; 16]);
+        // SAFETY: the driver writes to the number and to the UUID.
+        let result = unsafe {
+            match (self.calls.device)(&raw mut number, device as c_int) {
+                0 => (self.sharing()?.uuid)(&raw mut uuid, number),
+                error => error,
+            }
+        };
+        self.check_sharing("cuDeviceGetUuid", result).map(|()| uuid)
+    }
+
+    /// Returns the first address and the length of the allocation with this address.
+    fn range(&self, addr: DevicePtr) -> Result<(usize, usize)> {
+        let (mut base, mut len) = (0, 0);
+        // SAFETY: the driver writes to the two numbers.
+        let found = unsafe { (self.sharing()?.range)(&raw mut base, &raw mut len, addr) };
+        self.check_sharing("cuMemGetAddressRange", found).map(|()| (base as usize, len))
     }
 }
 
@@ -226,34 +317,19 @@ impl DeviceInterface for Cuda {
         host: *mut u8,
         len: usize,
     ) -> Result<CopyTicket> {
-        self.with(device, |device| {
-            let event = self.event(device)?;
+        self.start(device, |calls, open| {
             let at = addr as DevicePtr;
-            // SAFETY: by the contract of the trait; the streams and the event are of the current
-            // context.
-            let (call, result, stream) = unsafe {
+            // SAFETY: by the contract of the trait; the streams are of the current context.
+            unsafe {
                 match direction {
                     CopyDirection::ToHost => {
-                        let stream = device.to_host;
-                        let copied = (self.calls.to_host)(host.cast(), at, len, stream);
-                        ("cuMemcpyDtoHAsync", copied, stream)
+                        let copied = (calls.to_host)(host.cast(), at, len, open.to_host);
+                        ("cuMemcpyDtoHAsync", copied, open.to_host)
                     }
                     CopyDirection::ToDevice => {
-                        let stream = device.to_device;
-                        let copied = (self.calls.to_device)(at, host.cast(), len, stream);
-                        ("cuMemcpyHtoDAsync", copied, stream)
+                        let copied = (calls.to_device)(at, host.cast(), len, open.to_device);
+                        ("cuMemcpyHtoDAsync", copied, open.to_device)
                     }
-                }
-            };
-            let recorded = self.check(call, result).and_then(|()| {
-                // SAFETY: as above.
-                self.check("cuEventRecord", unsafe { (self.calls.record)(event, stream) })
-            });
-            match recorded {
-                Ok(()) => Ok(CopyTicket(event as usize)),
-                Err(error) => {
-                    device.events.push(event);
-                    Err(error)
                 }
             }
         })
@@ -285,5 +361,71 @@ impl DeviceInterface for Cuda {
     fn unpin(&self, host: *mut u8) {
         // SAFETY: the driver answers with an error for memory that is not registered.
         let _ = self.with(0, |_| Ok(unsafe { (self.calls.unpin)(host.cast()) }));
+    }
+
+    fn allocation_of(&self, _device: u32, addr: usize) -> Result<DeviceAllocation> {
+        let (base, len) = self.range(addr as DevicePtr)?;
+        let mut id = 0u64;
+        let value: *mut c_void = (&raw mut id).cast();
+        // SAFETY: the driver writes to the number.
+        let found = unsafe { (self.calls.attributes)(1, &BUFFER_ID, &value, addr as DevicePtr) };
+        self.check_sharing("cuPointerGetAttributes", found)?;
+        Ok(DeviceAllocation { base, len, id })
+    }
+
+    fn export_handle(&self, device: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
+        let sharing = self.sharing()?;
+        let mut handle = IpcHandle([0; HANDLE_LEN]);
+        self.with(device, |_| {
+            // SAFETY: the driver writes to the handle.
+            let exported =
+                unsafe { (sharing.export)(&raw mut handle, allocation.base as DevicePtr) };
+            self.check_sharing("cuIpcGetMemHandle", exported)
+        })?;
+        Ok(DeviceHandle { device: self.uuid(device)?, bytes: handle.0 })
+    }
+
+    fn map_handle(&self, handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+        let sharing = self.sharing()?;
+        // Another process may see other devices, in another order.
+        let is_it = |device: &u32| self.uuid(*device) == Ok(handle.device);
+        let device = (0..self.devices.len() as u32).find(is_it).ok_or(Error::OPNOTSUPP)?;
+        let mut at = 0;
+        self.with(device, |_| {
+            // SAFETY: the driver checks the handle, and writes to the address.
+            let opened =
+                unsafe { (sharing.open)(&raw mut at, IpcHandle(handle.bytes), LAZY_PEER_ACCESS) };
+            self.check_sharing("cuIpcOpenMemHandle", opened)
+        })?;
+        match self.range(at) {
+            Ok((base, len)) => Ok((device, DeviceAllocation { base, len, id: 0 })),
+            Err(error) => {
+                self.unmap(device, at as usize);
+                Err(error)
+            }
+        }
+    }
+
+    fn unmap(&self, device: u32, base: usize) {
+        if let Ok(sharing) = self.sharing() {
+            // SAFETY: the address is one of `map_handle`; its copies have ended.
+            let _ = self.with(device, |_| Ok(unsafe { (sharing.close)(base as DevicePtr) }));
+        }
+    }
+
+    unsafe fn start_device_copy(
+        &self,
+        device: u32,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        let sharing = self.sharing()?;
+        self.start(device, |_, open| {
+            let (to, from) = (to as DevicePtr, from as DevicePtr);
+            // SAFETY: by the contract of the trait; the stream is of the current context.
+            let copied = unsafe { (sharing.between)(to, from, len, open.between) };
+            ("cuMemcpyDtoDAsync", copied, open.between)
+        })
     }
 }

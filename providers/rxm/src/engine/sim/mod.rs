@@ -10,7 +10,7 @@ mod wires;
 use super::conn::{Link, RxmConn};
 use super::idle_closer;
 use super::pending::RxmUnexpected;
-use super::{Common, RxmEngine, RxmIdentity, RxmState};
+use super::{Common, LocalPaths, RxmEngine, RxmIdentity, RxmState};
 use crate::config::{RxmConfig, config};
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
@@ -175,7 +175,7 @@ impl SimWorld for OverWires {
     }
 
     fn identity(&self, _role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> RxmIdentity {
-        RxmIdentity { local: Addr::Ip(local), attr, memory: true, key: Vec::new() }
+        RxmIdentity { local: Addr::Ip(local), attr, local_paths: LocalPaths::ALL, key: Vec::new() }
     }
 
     fn end(&mut self, engine: Arc<RxmEngine>, underlying: RxmUnderlying) {

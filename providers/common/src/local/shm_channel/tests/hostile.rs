@@ -59,7 +59,8 @@ fn invalid_reader_position_ends_the_channel() {
 fn invalid_cell_from_a_writer_ends_the_channel() {
     let cell = |kind: u64, len: u64| 1 << 32 | len << 2 | kind;
     let claims = [
-        cell(3, 1),
+        cell(3, 0),
+        cell(3, 2),
         cell(0, 0),
         cell(1, 0),
         cell(0, 121),
@@ -77,6 +78,14 @@ fn invalid_cell_from_a_writer_ends_the_channel() {
         assert!(end.has_data(), "the error is told by a receive");
         assert_eq!(end.recv(&mut buf), Err(Error::PROTO), "{claim:x}");
         assert!(buf.iter().all(|byte| *byte == 7));
+    }
+    // A cell about memory of devices has a known kind.
+    let (end, memory, [_, inbound]) = end_of_hostile(true);
+    put_word(&memory, inbound + CELLS_AT, cell(3, 1));
+    assert_eq!(end.recv(&mut [7; 8192]), Err(DEVICE_CELL));
+    for (kind, result) in [(0, Err(Error::PROTO)), (3, Err(Error::PROTO)), (2, Ok(9))] {
+        put_word(&memory, inbound + CELLS_AT + 8, 9 << 32 | kind);
+        assert_eq!(end.device_cell().map(|cell| cell.number), result);
     }
     // Well-formed data has the requested length, with arbitrary bytes; the number of another
     // cell is invalid.
