@@ -69,7 +69,10 @@ impl<N: ShmTransport> RxPath<N> {
         let conn = &mut self.tx.io.conns[id];
         let devices = conn.devices.get_or_insert_default();
         devices.mapped.remove(&cell.ended);
-        let pool = self.tx.eps[conn.ep].bounce.as_ref().filter(|pool| pool.shares());
+        let ep = &self.tx.eps[conn.ep];
+        // Buffered receives take the first bytes of a message with its header.
+        let takes_cells = ep.matcher.buffering.state().is_none();
+        let pool = ep.bounce.as_ref().filter(|pool| takes_cells && pool.shares());
         let len = usize::try_from(cell.len).unwrap_or(usize::MAX);
         let mapped = match pool {
             _ if cell.number == 0 => None,

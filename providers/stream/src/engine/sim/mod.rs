@@ -608,6 +608,9 @@ mod tests {
             let mut sim = RingSim::with(seed, |plan, world| {
                 (plan.nodes, plan.largest, plan.steps) = (2, 60_000, 1500);
                 (plan.cuts, plan.closes, plan.hostile) = (0, 0, false);
+                if seed % 2 == 1 {
+                    (plan.shape, plan.parts) = (NodeConfig::Buffered, 1);
+                }
                 world.has_devices = true;
                 let is_shm = |one: &&StreamSettings| one.local.enabled && one.local.memory > 0;
                 let all: Vec<_> = choices()[0].iter().filter(is_shm).collect();
