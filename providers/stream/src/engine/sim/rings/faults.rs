@@ -86,6 +86,8 @@ impl StreamWorld {
         for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
             if pipe.making == Making::Dialing {
                 pipe.making = Making::Refused;
+                // A refused first socket is final, even with resumed links.
+                any = true;
             }
             let changed = (encrypts && self.random.one_in(2)).then(|| self.random.below(2));
             for (side, direction) in pipe.directions.iter_mut().enumerate() {
