@@ -2,9 +2,9 @@
 //! copy finds, or leaves, wrong bytes.
 use ofi_provider::buf::Locations;
 use ofi_provider::device::{
-    CopyDirection, CopyTicket, DeviceAllocation, DeviceHandle, DeviceInterface, DeviceInterfaces,
-    DeviceLocation, HANDLE_LEN,
+    CopyDirection, CopyTicket, DeviceInterface, DeviceInterfaces, DeviceLocation,
 };
+use ofi_provider::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use ofi_provider::error::{Error, Result};
 use std::cell::{Cell, RefCell};
 

@@ -3,13 +3,7 @@
 //!
 //! The processor never accesses memory of a device. Its bytes move by copies between the device
 //! and a [`BounceBuf`], in progress until a poll finds them complete.
-mod sharing;
-
-pub(crate) use sharing::offers_sharing;
-pub use sharing::{
-    DeviceAllocation, DeviceHandle, HANDLE_LEN, MappedAllocation, SharedCopies, offer_sharing,
-};
-
+use crate::device_allocation::{DeviceAllocation, DeviceHandle};
 use crate::error::{Error, Result};
 use std::fmt::{self, Debug};
 use std::ptr::NonNull;
@@ -108,6 +102,19 @@ pub trait DeviceInterface: Send + Sync + Debug {
     ) -> Result<CopyTicket> {
         Err(Error::OPNOTSUPP)
     }
+}
+
+/// True if this process maps allocations of other processes ([`BouncePool::set_shares`]).
+static SHARES: AtomicBool = AtomicBool::new(false);
+
+/// Records an endpoint of this process mapping allocations of other processes.
+fn offer_sharing() {
+    SHARES.store(true, Ordering::Relaxed);
+}
+
+/// Returns true if an endpoint of this process maps allocations of other processes.
+pub(crate) fn offers_sharing() -> bool {
+    SHARES.load(Ordering::Relaxed)
 }
 
 /// Device with the memory of a buffer.
@@ -225,9 +232,9 @@ impl BouncePool {
         self.interfaces
     }
 
-    /// Returns an empty set of copies from a mapped allocation to memory of devices.
-    pub fn shared_copies(&self, mapped: &Arc<MappedAllocation>) -> SharedCopies {
-        SharedCopies::new(CopySet::new(self.timeout), mapped)
+    /// Returns the maximum duration of a copy.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
@@ -311,7 +318,7 @@ fn unmap(at: NonNull<u8>, size: usize) {
 
 /// Copies in progress.
 #[derive(Debug)]
-struct CopySet {
+pub(crate) struct CopySet {
     copies: Vec<(DeviceLocation, CopyTicket)>,
     /// Maximum duration of a copy; a longer one counts as failed.
     timeout: Duration,
@@ -322,17 +329,17 @@ struct CopySet {
 }
 
 impl CopySet {
-    fn new(timeout: Duration) -> Self {
+    pub(crate) fn new(timeout: Duration) -> Self {
         Self { copies: Vec::new(), timeout, deadline: None, error: None }
     }
 
     /// Adds a started copy.
-    fn push(&mut self, location: DeviceLocation, ticket: CopyTicket) {
+    pub(crate) fn push(&mut self, location: DeviceLocation, ticket: CopyTicket) {
         self.copies.push((location, ticket));
         self.deadline.get_or_insert_with(|| Instant::now() + self.timeout);
     }
 
-    fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.copies.is_empty()
     }
 
@@ -359,7 +366,7 @@ impl CopySet {
     }
 
     /// [`BounceBuf::has_ended`].
-    fn has_ended(&mut self, error: &mut Option<Error>) -> bool {
+    pub(crate) fn has_ended(&mut self, error: &mut Option<Error>) -> bool {
         self.poll().unwrap_or_else(|failed| {
             error.get_or_insert(failed);
             true
@@ -367,7 +374,7 @@ impl CopySet {
     }
 
     /// Waits until no copy is in progress. Fails as [`poll`](Self::poll).
-    fn wait(&mut self) -> Result {
+    pub(crate) fn wait(&mut self) -> Result {
         while !self.poll()? {
             std::thread::yield_now();
         }

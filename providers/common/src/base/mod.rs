@@ -13,6 +13,9 @@ pub(crate) mod closer;
 pub mod datagram_io;
 #[allow(unsafe_code)]
 pub mod device;
+pub mod device_allocation;
+#[allow(unsafe_code)]
+pub mod device_sharing;
 pub(crate) mod fid_registry;
 mod hang;
 pub mod interfaces;

@@ -5,13 +5,14 @@
 //! returns no more bytes than its buffer holds. Impossible indices and segments fail with
 //! -FI_EPROTO.
 mod cells;
+mod device_cells;
 mod devices;
 mod exposed;
 mod fetch;
 mod joined_words;
 mod remote_reads;
 
-pub use devices::{DEVICE_CELL, DeviceCell, DeviceCellKind};
+pub use device_cells::{DEVICE_CELL, DeviceCell, DeviceCellKind};
 pub use exposed::ZcopyCompletion;
 pub use joined_words::JoinedWords;
 
@@ -528,7 +529,7 @@ impl ShmChannel {
         let fetched = self.writer.fetched();
         let copied = self.exposed.copy_region(key, most, fetched, |cell, addr| {
             let (word, value) =
-                addr.map_or((devices::STATE_WORD, devices::WITHDRAWN), |at| (0, at));
+                addr.map_or((device_cells::STATE_WORD, device_cells::WITHDRAWN), |at| (0, at));
             exposed_word(self.out().cell(cell), word).store(value, Ordering::Release);
         })?;
         // A reader of later contents of the memory also sees the new location of the buffer.

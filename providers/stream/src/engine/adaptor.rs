@@ -3,7 +3,7 @@ use super::StreamEngine;
 use super::ep::{StreamEpKind, StreamIdentity};
 use super::state::StreamState;
 use crate::objects::StreamEndpointExt;
-use crate::transport::ShmTransport;
+use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
@@ -206,11 +206,12 @@ impl<N: ShmTransport> RdmEngine for StreamEngine<N> {
     }
 
     fn p2p_permitted(&self, ep: u32) -> bool {
-        self.lock().shares_devices(ep)
+        self.lock().rx.tx.eps[ep].shares_devices()
     }
 
     fn permit_p2p(&self, ep: u32, permitted: bool) {
-        self.lock().share_devices(ep, permitted);
+        let permitted = permitted && N::Link::settings().hmem_shares;
+        self.lock().rx.tx.eps[ep].share_devices(permitted);
     }
 
     fn memory_permitted(&self, ep: u32) -> Result<bool> {

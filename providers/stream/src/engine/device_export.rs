@@ -2,10 +2,11 @@
 //! them, without a copy by this process (FI_HMEM).
 //!
 //! The first large message of an allocation announces it, and is sent through bounce buffers. After the
-//! peer has mapped the allocation ([`MappedAllocation`](ofi_provider::device::MappedAllocation)), the
+//! peer has mapped the allocation ([`MappedAllocation`](ofi_provider::device_sharing::MappedAllocation)), the
 //! bodies of later messages are cells with a place in it. An allocation without a handle, or not mapped
 //! by the peer, is not announced again.
-use ofi_provider::device::{DeviceAllocation, DeviceLocation};
+use ofi_provider::device::DeviceLocation;
+use ofi_provider::device_allocation::DeviceAllocation;
 use ofi_provider::shm_channel::DeviceCell;
 
 /// Maximum allocations announced to a peer at a time, the maximum mapped by a peer.
@@ -142,9 +143,8 @@ impl DeviceExports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::device::{
-        CopyDirection, CopyTicket, DeviceHandle, DeviceInterface, HANDLE_LEN,
-    };
+    use ofi_provider::device::{CopyDirection, CopyTicket, DeviceInterface};
+    use ofi_provider::device_allocation::{DeviceHandle, HANDLE_LEN};
     use ofi_provider::error::{Error, Result};
     use ofi_provider::shm_channel::DeviceCellKind;
     use std::cell::Cell;

@@ -12,7 +12,7 @@ use super::peer_devices::{DeviceFetch, FetchWay};
 use super::rx_path::RxPath;
 use crate::transport::{ByteLink, ShmLink, ShmTransport, peer_of};
 use ofi_provider::buf::SendBuf;
-use ofi_provider::device::MappedAllocation;
+use ofi_provider::device_sharing::MappedAllocation;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::shm_channel::{DEVICE_CELL, DeviceCell, DeviceCellKind};
@@ -28,11 +28,20 @@ enum FetchProgress {
     Over,
 }
 
-impl<N: ShmTransport> RxPath<N> {
+/// Copies of buffers of a peer, on behalf of the connections of an engine.
+pub(super) struct DeviceFetcher<'a, N: ShmTransport> {
+    rx: &'a mut RxPath<N>,
+}
+
+impl<'a, N: ShmTransport> DeviceFetcher<'a, N> {
+    pub(super) fn new(rx: &'a mut RxPath<N>) -> Self {
+        Self { rx }
+    }
+
     /// Handles a cell about memory of devices, next on a link.
     #[cold]
-    pub(super) fn device_cell(&mut self, id: u32) -> Got {
-        let Some(conn) = self.tx.io.conns.get_mut(id) else { return Got::Last };
+    pub(super) fn handle_cell(&mut self, id: u32) -> Got {
+        let Some(conn) = self.rx.tx.io.conns.get_mut(id) else { return Got::Last };
         if conn.devices.as_ref().is_some_and(|devices| devices.fetch.is_some()) {
             // Another event has resumed the connection.
             return self.pause_fetch(id);
@@ -42,7 +51,7 @@ impl<N: ShmTransport> RxPath<N> {
             Err(error) => {
                 // The error is the link's own if there is no such cell.
                 let is_own = !conn.link.rx_over_shm();
-                self.fail(id, if is_own { DEVICE_CELL } else { error });
+                self.rx.fail(id, if is_own { DEVICE_CELL } else { error });
                 return Got::Last;
             }
         };
@@ -54,7 +63,7 @@ impl<N: ShmTransport> RxPath<N> {
             DeviceCellKind::Buffer => {}
         }
         if let Err(error) = self.begin_fetch(id, &cell) {
-            self.fail(id, error);
+            self.rx.fail(id, error);
             return Got::Last;
         }
         match self.advance_fetch(id) {
@@ -66,10 +75,10 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Maps an announced allocation, if it can be, and ends the mapping of another.
     fn map_allocation(&mut self, id: u32, cell: &DeviceCell) {
-        let conn = &mut self.tx.io.conns[id];
+        let conn = &mut self.rx.tx.io.conns[id];
         let devices = conn.devices.get_or_insert_default();
         devices.mapped.remove(&cell.ended);
-        let ep = &self.tx.eps[conn.ep];
+        let ep = &self.rx.tx.eps[conn.ep];
         // Buffered receives take the first bytes of a message with its header.
         let takes_cells = ep.matcher.buffering.state().is_none();
         let pool = ep.bounce.as_ref().filter(|pool| takes_cells && pool.shares());
@@ -106,7 +115,7 @@ impl<N: ShmTransport> RxPath<N> {
     /// Starts the copy of a buffer with the next bytes of the message in progress. Fails with
     /// -FI_EPROTO if there is no such message, or if the buffer is not in a mapped allocation.
     fn begin_fetch(&mut self, id: u32, cell: &DeviceCell) -> Result {
-        let conn = &mut self.tx.io.conns[id];
+        let conn = &mut self.rx.tx.io.conns[id];
         let (incoming, devices) = (conn.incoming.as_mut(), conn.devices.as_mut());
         let (incoming, devices) = (incoming.ok_or(Error::PROTO)?, devices.ok_or(Error::PROTO)?);
         let mapped = devices.mapped.get(&cell.number).ok_or(Error::PROTO)?;
@@ -130,18 +139,44 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Stops reading a connection until the copies of a peer's buffer have ended.
     fn pause_fetch(&mut self, id: u32) -> Got {
-        if self.block(id, &[]) {
-            self.tx.io.await_copies(id);
-            self.tx.io.watch(id);
+        if self.rx.block(id, &[]) {
+            self.rx.tx.io.await_copies(id);
+            self.rx.tx.io.watch(id);
         }
         Got::Last
     }
 
+    /// Continues a connection that waits for copies.
+    pub(super) fn resume_copies(&mut self, id: u32) {
+        let conn = &mut self.rx.tx.io.conns[id];
+        conn.copying = false;
+        let is_blocked = conn.blocked;
+        if conn.devices.as_ref().is_some_and(|devices| devices.fetch.is_some()) {
+            self.resume_fetch(id);
+        } else if let Some(incoming) = &mut conn.incoming {
+            if matches!(incoming.target, MessageTarget::Device(_)) {
+                match incoming.left() {
+                    0 if self.rx.complete_incoming(id) => self.rx.unblock(id),
+                    0 => {}
+                    _ if is_blocked => self.rx.unblock(id),
+                    _ => {
+                        self.rx.read(id);
+                    }
+                }
+            }
+        }
+        if self.rx.tx.io.conns.get(id).is_some_and(|conn| conn.is_connected() && conn.has_unsent())
+        {
+            self.rx.flush(id);
+            self.rx.tx.io.watch_unsent(id);
+        }
+    }
+
     /// Continues a connection with a peer's buffer being copied.
-    pub(super) fn resume_fetch(&mut self, id: u32) {
+    fn resume_fetch(&mut self, id: u32) {
         match self.advance_fetch(id) {
-            FetchProgress::Pending => self.tx.io.await_copies(id),
-            FetchProgress::Done => self.unblock(id),
+            FetchProgress::Pending => self.rx.tx.io.await_copies(id),
+            FetchProgress::Done => self.rx.unblock(id),
             FetchProgress::Over => {}
         }
     }
@@ -158,8 +193,8 @@ impl<N: ShmTransport> RxPath<N> {
     /// Advances the copies of a peer's buffer. Returns true after the last one.
     fn copy_fetched(&mut self, id: u32) -> Result<bool> {
         loop {
-            let conn = &mut self.tx.io.conns[id];
-            let ep = &mut self.tx.eps[conn.ep];
+            let conn = &mut self.rx.tx.io.conns[id];
+            let ep = &mut self.rx.tx.eps[conn.ep];
             let (incoming, devices) = (conn.incoming.as_mut(), conn.devices.as_mut());
             let fetch = devices.and_then(|devices| devices.fetch.as_mut());
             let (Some(incoming), Some(fetch)) = (incoming, fetch) else { return Ok(true) };
@@ -178,11 +213,11 @@ impl<N: ShmTransport> RxPath<N> {
             if send.advance(fetch.done, pool)? == ReadyBytes::None {
                 return Ok(false);
             }
-            match incoming.feed(&mut ep.matcher, &self.tx.regions, send.copied(fetch.done)) {
+            match incoming.feed(&mut ep.matcher, &self.rx.tx.regions, send.copied(fetch.done)) {
                 Ok(0) => return Ok(false),
                 Ok(n) => fetch.done += n,
                 // The region was closed that the peer writes.
-                Err(error) if self.refuse_rest(id, error) => {}
+                Err(error) if self.rx.refuse_rest(id, error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -190,13 +225,13 @@ impl<N: ShmTransport> RxPath<N> {
 
     /// Finishes a peer's buffer after the end of its copies, with an error or without.
     fn finish_fetch(&mut self, id: u32, error: Option<Error>) -> FetchProgress {
-        let conn = &mut self.tx.io.conns[id];
+        let conn = &mut self.rx.tx.io.conns[id];
         let Some(devices) = &mut conn.devices else { return FetchProgress::Over };
         let Some(fetch) = devices.fetch.take() else { return FetchProgress::Over };
         let taken = conn.link.inbound_channel().and_then(|channel| channel.took_device_buffer());
         if let Err(error) = taken {
             if error != Error::CANCELED {
-                self.fail(id, error);
+                self.rx.fail(id, error);
                 return FetchProgress::Over;
             }
         }
@@ -208,10 +243,10 @@ impl<N: ShmTransport> RxPath<N> {
                 return FetchProgress::Over;
             }
         }
-        let Some(conn) = self.tx.io.conns.get(id) else { return FetchProgress::Over };
-        if conn.left() == 0 && !self.complete_incoming(id) {
-            if self.tx.io.conns.get(id).is_some_and(|conn| !conn.blocked) {
-                self.pause_for_copies(id, &[]);
+        let Some(conn) = self.rx.tx.io.conns.get(id) else { return FetchProgress::Over };
+        if conn.left() == 0 && !self.rx.complete_incoming(id) {
+            if self.rx.tx.io.conns.get(id).is_some_and(|conn| !conn.blocked) {
+                self.rx.pause_for_copies(id, &[]);
             }
             return FetchProgress::Over;
         }
@@ -221,9 +256,9 @@ impl<N: ShmTransport> RxPath<N> {
     /// Fails the message in progress with its bytes lost. If its target cannot be failed alone, the
     /// connection ends, and the result is false.
     fn fail_message(&mut self, id: u32, error: Error) -> bool {
-        let conn = &mut self.tx.io.conns[id];
+        let conn = &mut self.rx.tx.io.conns[id];
         let Some(incoming) = &mut conn.incoming else { return true };
-        let ep = &mut self.tx.eps[conn.ep];
+        let ep = &mut self.rx.tx.eps[conn.ep];
         match std::mem::replace(&mut incoming.target, MessageTarget::Discard) {
             MessageTarget::Device(mut recv) => {
                 recv.fail(error);
@@ -232,14 +267,14 @@ impl<N: ShmTransport> RxPath<N> {
             MessageTarget::Posted(recv) => ep.matcher.failed(&recv, &incoming.envelope, error),
             MessageTarget::Answer(_, finish) => {
                 ep.finish_tx(&finish, Err(error));
-                let sent = self.tx.lift_fence(id);
-                self.conclude(sent);
+                let sent = self.rx.tx.lift_fence(id);
+                self.rx.conclude(sent);
             }
             MessageTarget::Region(_) => {
                 let mut envelope: Arrival = incoming.envelope;
-                self.refuse_write(id, &mut envelope, error);
+                self.rx.refuse_write(id, &mut envelope, error);
                 if let Some(incoming) =
-                    self.tx.io.conns.get_mut(id).and_then(|conn| conn.incoming.as_mut())
+                    self.rx.tx.io.conns.get_mut(id).and_then(|conn| conn.incoming.as_mut())
                 {
                     incoming.envelope = envelope;
                 }
@@ -247,10 +282,10 @@ impl<N: ShmTransport> RxPath<N> {
             MessageTarget::Discard => {}
             target => {
                 incoming.target = target;
-                self.fail(id, error);
+                self.rx.fail(id, error);
                 return false;
             }
         }
-        self.tx.io.conns.get(id).is_some()
+        self.rx.tx.io.conns.get(id).is_some()
     }
 }

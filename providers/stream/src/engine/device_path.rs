@@ -1,9 +1,10 @@
 //! Messages and accesses of peers with memory of devices (FI_HMEM), between the link and the copies
 //! of [`device_send`](super::device_send) and [`device_recv`](super::device_recv).
 use super::arrival::Arrival;
+use super::device_fetch::DeviceFetcher;
 use super::device_recv::{DeviceRecv, DeviceTarget};
 use super::device_send::DeviceSend;
-use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
+use super::incoming::{Got, HeaderOutcome, MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use super::transfer::{SendBody, TxCompletion, TxRequest};
 use super::tx_path::{TxFailure, TxPath, TxResult};
@@ -127,37 +128,10 @@ impl<N: ShmTransport> RxPath<N> {
         }
     }
 
-    /// Continues a connection that waits for copies.
-    pub(super) fn resume_copies(&mut self, id: u32) {
-        let conn = &mut self.tx.io.conns[id];
-        conn.copying = false;
-        if conn.devices.as_ref().is_some_and(|devices| devices.fetch.is_some()) {
-            self.resume_fetch(id);
-        } else {
-            self.resume_device_message(id);
-        }
-        if self.tx.io.conns.get(id).is_some_and(|conn| conn.is_connected() && conn.has_unsent()) {
-            self.flush(id);
-            self.tx.io.watch_unsent(id);
-        }
-    }
-
-    /// Continues the message in progress, for memory of a device.
-    fn resume_device_message(&mut self, id: u32) {
-        let conn = &mut self.tx.io.conns[id];
-        let is_blocked = conn.blocked;
-        if let Some(incoming) = &mut conn.incoming {
-            if matches!(incoming.target, MessageTarget::Device(_)) {
-                match incoming.left() {
-                    0 if self.complete_incoming(id) => self.unblock(id),
-                    0 => {}
-                    _ if is_blocked => self.unblock(id),
-                    _ => {
-                        self.read(id);
-                    }
-                }
-            }
-        }
+    /// Handles a cell about memory of devices, next on a link.
+    #[cold]
+    pub(super) fn device_cell(&mut self, id: u32) -> Got {
+        DeviceFetcher::new(self).handle_cell(id)
     }
 
     /// Finishes a message for memory of a device after its copies have ended. Returns true if the

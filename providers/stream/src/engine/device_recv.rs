@@ -7,7 +7,8 @@ use super::device_send::{MAX_AHEAD, take_buf};
 use super::transfer::TxCompletion;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::device::{BounceBuf, BouncePool, MappedAllocation, SharedCopies};
+use ofi_provider::device::{BounceBuf, BouncePool};
+use ofi_provider::device_sharing::{MappedAllocation, SharedCopies};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::rx_matcher::Recv;
 use std::collections::VecDeque;
@@ -60,7 +61,7 @@ impl DeviceRecv {
         from: u64,
         len: usize,
     ) -> bool {
-        let mut copies = self.pool.shared_copies(mapped);
+        let mut copies = SharedCopies::new(&self.pool, mapped);
         if self.error.is_some() {
             return true;
         }

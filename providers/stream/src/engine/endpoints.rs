@@ -19,18 +19,6 @@ impl<N: ShmTransport> StreamState<N> {
         self.rx.tx.eps[ep].bounce.is_some()
     }
 
-    /// Returns true if devices of peers on this host may read memory of devices of the endpoint.
-    pub(crate) fn shares_devices(&self, ep: u32) -> bool {
-        self.rx.tx.eps[ep].bounce.as_ref().is_some_and(|pool| pool.shares())
-    }
-
-    /// Permits or forbids it; `FI_HMEM_DISABLE_P2P` forbids it for all endpoints.
-    pub(crate) fn share_devices(&mut self, ep: u32, permitted: bool) {
-        if let Some(pool) = &self.rx.tx.eps[ep].bounce {
-            pool.set_shares(permitted && N::Link::settings().hmem_shares);
-        }
-    }
-
     /// Returns the number of the endpoint's connections by kind of link (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
         let made = |conn: &&StreamConn<N>| conn.stage == Stage::Connected;

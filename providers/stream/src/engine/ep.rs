@@ -234,6 +234,18 @@ pub(crate) struct StreamEngineEp {
 }
 
 impl StreamEngineEp {
+    /// Returns true if devices of peers on this host may read memory of devices of the endpoint.
+    pub(super) fn shares_devices(&self) -> bool {
+        self.bounce.as_ref().is_some_and(|pool| pool.shares())
+    }
+
+    /// Permits or forbids devices of peers on this host to read memory of devices.
+    pub(super) fn share_devices(&self, permitted: bool) {
+        if let Some(pool) = &self.bounce {
+            pool.set_shares(permitted);
+        }
+    }
+
     /// Reports the failure of a connection before its establishment. `data`: user data of a rejection.
     #[cold]
     pub(super) fn report_not_connected(&self, error: Error, data: Vec<u8>) {

@@ -3,7 +3,8 @@
 use super::device_export::{DeviceExports, DevicePlan};
 use super::device_send::DeviceSend;
 use crate::transport::ShmLink;
-use ofi_provider::device::{BouncePool, MappedAllocation};
+use ofi_provider::device::BouncePool;
+use ofi_provider::device_sharing::MappedAllocation;
 use std::collections::HashMap;
 use std::sync::Arc;
 

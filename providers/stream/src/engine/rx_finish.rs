@@ -1,6 +1,7 @@
 //! Ends of messages, and the resumption of blocked connections.
 use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
 use super::blocked_conns::PolledConn;
+use super::device_fetch::DeviceFetcher;
 use super::incoming::{MessageTarget, RxRequest};
 use super::rx_path::RxPath;
 use crate::transport::{ByteLink, ShmTransport};
@@ -29,7 +30,7 @@ impl<N: ShmTransport> RxPath<N> {
                 PolledConn::OnCq(id) => id,
                 PolledConn::OnCopies(name) => {
                     if self.tx.io.conns.named(name).is_some() {
-                        self.resume_copies(name.0);
+                        DeviceFetcher::new(self).resume_copies(name.0);
                     }
                     continue;
                 }

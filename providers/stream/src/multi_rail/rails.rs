@@ -294,7 +294,7 @@ impl<L: ByteLink> RailSet<L> {
         wanted.set_blocked(is_log_full || primary.is_none());
         wanted
             .set_unacknowledged(self.resume.as_ref().is_some_and(|resume| !resume.log.is_empty()));
-        wanted.set_unconfirmed(self.unconfirmed());
+        wanted.set_unconfirmed(unconfirmed(&self.rails));
         wanted
     }
 
@@ -309,13 +309,6 @@ impl<L: ByteLink> RailSet<L> {
             return None;
         }
         Some((self.first_frames.take_requests(), std::mem::take(&mut self.changes)))
-    }
-
-    /// Returns the sockets not confirmed by the peer.
-    fn unconfirmed(&self) -> RailBits {
-        let all = self.rails.iter().enumerate().skip(1);
-        let unconfirmed = all.filter(|(_, rail)| rail.state == RailState::Unconfirmed);
-        unconfirmed.fold(0, |bits, (at, _)| bits | bit(at))
     }
 
     /// Returns true if the peer has ended all sockets, and no other one can be connected. Sends
@@ -337,14 +330,9 @@ impl<L: ByteLink> RailSet<L> {
         false
     }
 
-    /// Returns the number of the first open socket.
-    fn first_open(&self) -> Option<usize> {
-        self.rails.iter().position(|rail| rail.state == RailState::Open)
-    }
-
     /// Returns the number of the socket of small sends.
     pub(super) fn primary(&self) -> Option<usize> {
-        self.first_open().or_else(|| self.rails.iter().position(Rail::carries))
+        first_open(&self.rails).or_else(|| self.rails.iter().position(Rail::carries))
     }
 
     /// Returns true if frames wait for space, although no send of the engine waits.
@@ -417,7 +405,12 @@ impl<L: ByteLink> RailSet<L> {
         }
         let is_retained = mode.is_zcopy();
         let mut done = usize::from(std::mem::take(&mut self.is_byte_withheld));
-        self.break_passed_over();
+        if let Some(at) = self.incomplete().filter(|_| self.resume.is_some()) {
+            // The next bytes go to another socket: a stalled one with an incomplete frame is not used again.
+            if self.rails[at].state != RailState::Open && self.primary() != Some(at) {
+                self.break_rail(at);
+            }
+        }
         let mut result = self.send_again(first);
         while done < len && result == Ok(true) {
             let sent = self.send_some(first, list, done, mode, now);
@@ -496,14 +489,6 @@ impl<L: ByteLink> RailSet<L> {
     /// Returns the number of the socket with a frame to be completed by the next bytes.
     fn incomplete(&self) -> Option<usize> {
         self.rails.iter().position(|rail| rail.writer.missing() > 0)
-    }
-
-    /// Ends the use of a stalled socket with an incomplete frame, if the next bytes go to another one.
-    fn break_passed_over(&mut self) {
-        let Some(at) = self.incomplete().filter(|_| self.resume.is_some()) else { return };
-        if self.rails[at].state != RailState::Open && self.primary() != Some(at) {
-            self.break_rail(at);
-        }
     }
 
     /// Sends a new frame, or a part of the incomplete one (`None`), on one socket: `len` bytes of a
@@ -804,14 +789,14 @@ impl<L: ByteLink> RailSet<L> {
                 (RailState::Stalled(_), false) => rail.state = RailState::Open,
                 (RailState::Stalled(since), true) => {
                     let is_long = now.saturating_sub(since) > STALL_MAX;
-                    if is_long && self.first_open().is_some() {
+                    if is_long && first_open(&self.rails).is_some() {
                         self.lose_rail(at, first, Err(Error::TIMEDOUT));
                     }
                 }
                 _ => {}
             }
         }
-        let has_open = self.first_open().is_some();
+        let has_open = first_open(&self.rails).is_some();
         let Some(resume) = &mut self.resume else { return };
         let mut is_any_stalled = false;
         for (at, rail) in self.rails.iter().enumerate() {
@@ -838,13 +823,25 @@ impl<L: ByteLink> RailSet<L> {
         if !resume.is_ack_due(self.rx_offset, is_long) {
             return;
         }
-        let (Some(at), Some(resume)) = (self.first_open(), &mut self.resume) else { return };
+        let (Some(at), Some(resume)) = (first_open(&self.rails), &mut self.resume) else { return };
         let writer = &mut self.rails[at].writer;
         if writer.tail_len() <= ACK_TAIL_MAX {
             writer.push_control(&position(FrameType::Ack, self.rx_offset));
             resume.set_acked(self.rx_offset);
         }
     }
+}
+
+/// Returns the sockets not confirmed by the peer.
+fn unconfirmed<L>(rails: &[Rail<L>]) -> RailBits {
+    let unconfirmed =
+        rails.iter().enumerate().filter(|(_, rail)| rail.state == RailState::Unconfirmed);
+    unconfirmed.fold(0, |bits, (at, _)| bits | bit(at))
+}
+
+/// Returns the number of the first open socket.
+fn first_open<L>(rails: &[Rail<L>]) -> Option<usize> {
+    rails.iter().position(|rail| rail.state == RailState::Open)
 }
 
 /// Returns true if socket `at` has stored bytes of unacknowledged frames. Other bytes of a stalled socket

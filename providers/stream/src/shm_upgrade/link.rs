@@ -681,10 +681,11 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
     }
 
     fn inbound_channel(&self) -> Result<&ShmChannel> {
-        if !self.rx_over_shm() {
-            return Err(Error::PROTO);
+        match self.pipe() {
+            Ok((_, pipe)) if self.rx_over_shm() => Ok(pipe),
+            Ok(_) => Err(Error::PROTO),
+            Err(error) => Err(error),
         }
-        Ok(self.pipe()?.1)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Buffers with segments in memory of devices (FI_HMEM): their locations, and copies of their bytes.
 use super::{EMPTY, Locations, MAX_SEGMENTS, Many, RecvBuf, Segments, SendBuf};
-use crate::device::{BounceBuf, CopyDirection, DeviceLocation, MappedAllocation, SharedCopies};
+use crate::device::{BounceBuf, CopyDirection, DeviceLocation};
+use crate::device_sharing::{MappedAllocation, SharedCopies};
 use crate::error::Result;
 
 impl Segments {

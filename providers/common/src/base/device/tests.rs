@@ -1,6 +1,8 @@
 use super::testing::{FakeDevice, SIZE};
 use super::*;
 use crate::buf::{RecvBuf, SendBuf};
+use crate::device_allocation::HANDLE_LEN;
+use crate::device_sharing::{MappedAllocation, SharedCopies};
 use core::ffi::c_void;
 use libc::iovec;
 
@@ -149,7 +151,7 @@ fn an_allocation_stays_mapped_during_its_copies() {
     device.state().bytes[..4].copy_from_slice(b"abcd");
     // SAFETY: the buffer is accessed by copies alone.
     let target = unsafe { RecvBuf::new((device.base + 100) as *mut c_void, 3) }.unwrap();
-    let mut copies = pool.shared_copies(&mapped);
+    let mut copies = SharedCopies::new(&pool, &mapped);
     assert_eq!(target.start_shared_copy(0, &mapped, 0, 4, &mut copies), Ok(false), "of a host");
     let mut locations = crate::buf::Locations::default();
     locations[0] = Some(device.location());
@@ -167,7 +169,7 @@ fn an_allocation_with_a_copy_without_an_end_stays_mapped() {
     let device = FakeDevice::new(Some(usize::MAX - 1));
     let pool = BouncePool::new(device.interfaces(), 1 << 20, Duration::ZERO);
     let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE).unwrap();
-    let mut copies = pool.shared_copies(&mapped);
+    let mut copies = SharedCopies::new(&pool, &mapped);
     // SAFETY: the target is the test's.
     unsafe { copies.start_copy(0, device.location(), device.base + 9, 4) }.unwrap();
     drop((copies, mapped));

@@ -4,9 +4,8 @@
 //! library has no current context, so calls push it, and pop it again.
 use super::library::{DeviceLibrary, Loaded, calls};
 use crate::abi::fi_hmem_iface;
-use crate::device::{
-    CopyDirection, CopyTicket, DeviceAllocation, DeviceHandle, DeviceInterface, HANDLE_LEN,
-};
+use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
+use crate::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};

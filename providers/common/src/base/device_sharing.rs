@@ -1,51 +1,15 @@
-//! Memory of devices shared between processes of a host: handles of allocations, and allocations of
-//! other processes mapped by their handles.
-use super::{CopySet, DeviceInterfaces, DeviceLocation};
+//! Allocations of devices of other processes of the host, mapped by their handles.
+use crate::device::{BouncePool, CopySet, DeviceInterface, DeviceInterfaces, DeviceLocation};
+use crate::device_allocation::DeviceHandle;
 use crate::error::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Bytes of a handle.
-pub const HANDLE_LEN: usize = 64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maximum allocations of other processes mapped by this process at a time.
 const MAPPED_MAX: usize = 4096;
 
 /// Number of mapped allocations of other processes.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
-
-/// True if this process maps allocations of other processes ([`offer_sharing`]).
-static SHARES: AtomicBool = AtomicBool::new(false);
-
-/// Records an endpoint of this process mapping allocations of other processes.
-pub fn offer_sharing() {
-    SHARES.store(true, Ordering::Relaxed);
-}
-
-/// Returns true if an endpoint of this process maps allocations of other processes.
-pub(crate) fn offers_sharing() -> bool {
-    SHARES.load(Ordering::Relaxed)
-}
-
-/// Allocation of memory of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceAllocation {
-    /// First address.
-    pub base: usize,
-    /// Number of bytes.
-    pub len: usize,
-    /// Number of the allocation: a later one at the same address has another.
-    pub id: u64,
-}
-
-/// Name of an allocation for other processes of the host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceHandle {
-    /// Device with the memory, the same in all processes; zeros if the handle itself names it.
-    pub device: [u8; 16],
-    /// Bytes meaningful for the interface.
-    pub bytes: [u8; HANDLE_LEN],
-}
 
 /// Allocation of another process, mapped by this process until the value is dropped.
 #[derive(Debug)]
@@ -60,14 +24,14 @@ impl MappedAllocation {
     /// number. The handle is another process's: any content is possible. Fails with
     /// -FI_EOPNOTSUPP without the interface or with a smaller allocation, with -FI_ENOSPC if too
     /// many allocations are mapped, else as
-    /// [`DeviceInterface::map_handle`](super::DeviceInterface::map_handle).
+    /// [`DeviceInterface::map_handle`].
     pub fn open(
         interfaces: DeviceInterfaces,
         number: u32,
         handle: &DeviceHandle,
         len: usize,
     ) -> Result<Arc<Self>> {
-        let is_named = |interface: &&&dyn super::DeviceInterface| interface.number() == number;
+        let is_named = |interface: &&&dyn DeviceInterface| interface.number() == number;
         let interface = *interfaces.iter().find(is_named).ok_or(Error::OPNOTSUPP)?;
         if MAPPED.fetch_add(1, Ordering::Relaxed) >= MAPPED_MAX {
             MAPPED.fetch_sub(1, Ordering::Relaxed);
@@ -110,18 +74,19 @@ impl Drop for MappedAllocation {
 /// them.
 #[derive(Debug)]
 pub struct SharedCopies {
-    pub(super) copies: CopySet,
+    copies: CopySet,
     mapped: Arc<MappedAllocation>,
 }
 
 impl SharedCopies {
-    pub(super) fn new(copies: CopySet, mapped: &Arc<MappedAllocation>) -> Self {
-        Self { copies, mapped: mapped.clone() }
+    /// Returns an empty set. Copies have the time limit of those of `pool`.
+    pub fn new(pool: &BouncePool, mapped: &Arc<MappedAllocation>) -> Self {
+        Self { copies: CopySet::new(pool.timeout()), mapped: mapped.clone() }
     }
 
     /// Starts a copy of `len` bytes of the allocation from byte `from` on to memory of a device of
     /// the same interface at `to`. Fails with -FI_EINVAL beyond the end of the allocation, else as
-    /// [`DeviceInterface::start_device_copy`](super::DeviceInterface::start_device_copy).
+    /// [`DeviceInterface::start_device_copy`].
     ///
     /// # Safety
     /// The memory at `to` stays the caller's until the copies have ended.
