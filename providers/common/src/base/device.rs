@@ -107,11 +107,6 @@ pub trait DeviceInterface: Send + Sync + Debug {
 /// True if this process maps allocations of other processes ([`BouncePool::set_shares`]).
 static SHARES: AtomicBool = AtomicBool::new(false);
 
-/// Records an endpoint of this process mapping allocations of other processes.
-fn offer_sharing() {
-    SHARES.store(true, Ordering::Relaxed);
-}
-
 /// Returns true if an endpoint of this process maps allocations of other processes.
 pub(crate) fn offers_sharing() -> bool {
     SHARES.load(Ordering::Relaxed)
@@ -218,7 +213,7 @@ impl BouncePool {
     pub fn set_shares(&self, shares: bool) {
         self.shares.store(shares, Ordering::Relaxed);
         if shares {
-            offer_sharing();
+            SHARES.store(true, Ordering::Relaxed);
         }
     }
 

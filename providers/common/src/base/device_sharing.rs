@@ -23,8 +23,7 @@ impl MappedAllocation {
     /// Maps the allocation of a handle with at least `len` bytes, of the interface with this
     /// number. The handle is another process's: any content is possible. Fails with
     /// -FI_EOPNOTSUPP without the interface or with a smaller allocation, with -FI_ENOSPC if too
-    /// many allocations are mapped, else as
-    /// [`DeviceInterface::map_handle`].
+    /// many allocations are mapped, else as [`DeviceInterface::map_handle`].
     pub fn open(
         interfaces: DeviceInterfaces,
         number: u32,

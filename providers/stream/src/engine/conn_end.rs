@@ -149,6 +149,7 @@ impl<N: ShmTransport> TxPath<N> {
     pub(super) fn look_for_end(&mut self, id: u32) {
         let Some(conn) = self.io.conns.get(id).filter(|conn| conn.blocked) else { return };
         let (unsent, awaits) = (conn.is_exposing() || conn.has_unsent(), conn.awaits_answers());
+        // The link is asked first: nothing else has it use a new socket while it is not read.
         if !conn.link.has_ended() || !(unsent || awaits) {
             return;
         }

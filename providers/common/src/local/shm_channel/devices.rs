@@ -80,8 +80,9 @@ impl ShmChannel {
         self.out().is_mapped(number)
     }
 
-    /// Returns the next cell after [`ShmChannel::recv`] has failed with [`DEVICE_CELL`](super::DEVICE_CELL). Fails with
-    /// -FI_EPROTO if there is none, or for an unknown kind.
+    /// Returns the next cell after [`ShmChannel::recv`] has failed with
+    /// [`DEVICE_CELL`](super::DEVICE_CELL). Fails with -FI_EPROTO if there is none, or for an unknown
+    /// kind.
     pub fn device_cell(&self) -> Result<DeviceCell> {
         let words = self.inbound();
         if !self.reader.look(words)? || self.reader.kind() != CellKind::Device {
