@@ -380,6 +380,12 @@ static void read_refused(int rank) { refused(rank, 0, 0, 512); }
 static void large_read_refused(int rank) { refused(rank, 0, 0, 200000); }
 static void write_refused(int rank) { refused(rank, 1, 0, 512); }
 static void large_write_refused(int rank) { refused(rank, 1, 0, 200000); }
+/* The refusal overtakes the bytes, which the peer does not read from where they are. */
+static void unsent_write_refused(int rank)
+{
+	ct_param("LOCAL_CMA", "0");
+	refused(rank, 1, 0, 4 << 20);
+}
 static void delivered_write_refused(int rank) { refused(rank, 1, FI_DELIVERY_COMPLETE, 512); }
 
 static const struct ct_test tests[] = {
@@ -402,6 +408,7 @@ static const struct ct_test tests[] = {
 	{ "a large read that is refused fails alone", large_read_refused, CT_REL },
 	{ "a write that is refused fails alone", write_refused, CT_REL },
 	{ "a large write that is refused fails alone", large_write_refused, CT_REL },
+	{ "a write that is refused before its last byte is sent fails alone", unsent_write_refused, CT_REL },
 	{ "a write with FI_DELIVERY_COMPLETE that is refused fails alone", delivered_write_refused, CT_REL },
 };
 CT_MAIN("levels", tests)

@@ -16,6 +16,7 @@ use crate::wire::{
 };
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::closing::Undelivered;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{PeerSlot, TrafficCounter};
 use ofi_provider::sys::Interest;
@@ -402,6 +403,53 @@ impl<N: ShmTransport> StreamConn<N> {
             self.first_unacked += 1;
         }
         Some(finish)
+    }
+
+    /// Ends the transfer of this number, or the oldest one, after the peer's acknowledgement or
+    /// refusal. Returns its completion unless its buffer is still exposed. A transfer refused before
+    /// its last byte is sent ends with that byte. Fails with -FI_EPROTO if there is no such transfer.
+    pub(super) fn settle(
+        &mut self,
+        number: Option<u64>,
+        refused: Option<Error>,
+    ) -> Result<Option<TxCompletion>> {
+        let Some(finish) = self.take_unacked(number) else {
+            let is_being_sent = refused.is_some_and(|error| self.refuse_unsent(number, error));
+            return if is_being_sent { Ok(None) } else { Err(Error::PROTO) };
+        };
+        let finish = TxCompletion { refused: refused.or(finish.refused), ..finish };
+        Ok(match &mut self.zerocopy {
+            Some(zerocopy) if finish.exposed != 0 => zerocopy.acknowledged(finish.exposed, finish),
+            _ => Some(finish),
+        })
+    }
+
+    /// Records the peer's refusal of the transfer being sent. Returns false if it has not this
+    /// number.
+    #[cold]
+    fn refuse_unsent(&mut self, number: Option<u64>, error: Error) -> bool {
+        let next = self.first_unacked + self.unacked.len() as u64;
+        let awaits = |first: &&mut TxRequest| {
+            first.wire_len > 0 && first.finish.acked && first.finish.refused.is_none()
+        };
+        match self.tx.front_mut().filter(awaits) {
+            Some(first) if number == Some(next) => {
+                first.finish.refused = Some(error);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds a wholly sent transfer to those awaiting an acknowledgement. Returns the completion of a
+    /// transfer refused before, unless its buffer is still exposed.
+    pub(super) fn await_ack(&mut self, finish: TxCompletion) -> Option<TxCompletion> {
+        let exposed = self.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
+        let finish = TxCompletion { exposed, ..finish };
+        self.unacked.push_back(Some(finish));
+        finish.refused?;
+        let last = self.first_unacked + self.unacked.len() as u64 - 1;
+        self.settle(Some(last), None).ok().flatten()
     }
 
     /// Returns true if the transfer of this number is sent, and may be acknowledged.

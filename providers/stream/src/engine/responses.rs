@@ -238,13 +238,7 @@ impl<N: ShmTransport> TxPath<N> {
         if conn.ignores_answers {
             return Ok(());
         }
-        let finish = conn.take_unacked(number).ok_or(Error::PROTO)?;
-        let finish = TxCompletion { refused, ..finish };
-        let over = match &mut conn.zerocopy {
-            Some(zerocopy) if finish.exposed != 0 => zerocopy.acknowledged(finish.exposed, finish),
-            _ => Some(finish),
-        };
-        if let Some(finish) = over {
+        if let Some(finish) = conn.settle(number, refused)? {
             self.eps[conn.ep].finish_tx(&finish, Ok(()));
         }
         Ok(())

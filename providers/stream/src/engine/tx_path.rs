@@ -648,8 +648,9 @@ impl<N: ShmTransport> TxPath<N> {
             } else if let SendBody::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
-                let exposed = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
-                conn.unacked.push_back(Some(TxCompletion { exposed, ..outgoing.finish }));
+                if let Some(finish) = conn.await_ack(outgoing.finish) {
+                    ep.finish_tx(&finish, Ok(()));
+                }
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
