@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
+#include <sys/ioctl.h>
 
 static const struct acc *acc;
 
@@ -761,6 +762,224 @@ static void wrong_iface(int rank)
 	ct_done(&c);
 }
 
+/* A file for FI_MR_DMABUF, seen by this process as well: memory that cannot shrink, or a dma-buf of it where the system
+ * has udmabuf. */
+struct file {
+	int fd;
+	char *bytes;
+	size_t n;
+};
+#define DMABUF_NAME "ct-dmabuf"
+static struct file new_file(size_t n, int seals, int udmabuf)
+{
+	struct { uint32_t memfd, flags; uint64_t offset, size; } create = { .size = n };
+	struct file f = { .fd = memfd_create(DMABUF_NAME, MFD_ALLOW_SEALING), .n = n };
+
+	CHECK(f.fd >= 0 && !ftruncate(f.fd, n));
+	f.bytes = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, f.fd, 0);
+	CHECK(f.bytes != MAP_FAILED);
+	if (seals)
+		EQ(fcntl(f.fd, F_ADD_SEALS, seals), 0);
+	if (udmabuf >= 0) {
+		int fd;
+
+		create.memfd = f.fd;
+		/* UDMABUF_CREATE of linux/udmabuf.h */
+		CHECK((fd = ioctl(udmabuf, _IOC(_IOC_WRITE, 'u', 0x42, sizeof create), &create)) >= 0);
+		close(f.fd);
+		f.fd = fd;
+	}
+	return f;
+}
+static void close_file(struct file *f)
+{
+	munmap(f->bytes, f->n);
+	close(f->fd);
+}
+/* Mappings of such files in this process. */
+static int file_mappings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		n += strstr(line, DMABUF_NAME) || strstr(line, "/dmabuf:");
+	fclose(maps);
+	return n;
+}
+static int register_file(struct ct *c, struct fi_mr_dmabuf d, uint64_t access, struct fid_mr **r)
+{
+	struct fi_mr_attr a = { .dmabuf = &d, .iov_count = 1, .access = access, .requested_key = 77 };
+
+	return fi_mr_regattr(c->domain, &a, FI_MR_DMABUF, r);
+}
+/* Both ends name the bytes by an address that the processor cannot use, or with none. */
+static void file_transfers(struct ct *c, int rank, int udmabuf)
+{
+	enum { AT = 5000, LEN = 3 << 20, ALL = (2 * LEN + AT + 4095) & ~4095 };
+	static const size_t lens[] = { 1, 100, 5000, 70000, LEN };
+	struct file f = new_file(ALL, F_SEAL_SHRINK, udmabuf);
+	char *base = mmap(NULL, ALL, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int virt = !!(c->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR), before = file_mappings();
+	struct region mine, theirs;
+	struct fid_mr *r;
+
+	CHECK(base != MAP_FAILED);
+	for (int named = 1; named >= 0; named--) {
+		struct fi_mr_dmabuf d = { .fd = f.fd, .offset = AT, .len = 2 * LEN, .base_addr = named ? base : NULL };
+
+		OK(register_file(c, d, FI_SEND | FI_RECV | FI_READ | FI_WRITE | REMOTE, &r));
+		mine.key = fi_mr_key(r);
+		mine.addr = virt ? (uintptr_t)d.base_addr + AT : 0;
+		ct_swap(c, &mine, &theirs, sizeof mine);
+		for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+			size_t n = lens[i];
+			char *host = calloc(1, n), *from = named ? base + AT : host;
+
+			if (rank == 0) {
+				ct_fill(f.bytes + AT, n, i);
+				ct_fill(host, n, i);
+				if (named) {
+					POST(c, fi_send(c->ep, from, n, fi_mr_desc(r), c->peer, CTX(0)));
+					ct_sent(c, CTX(0));
+				}
+				POST(c, fi_write(c->ep, from, n, named ? fi_mr_desc(r) : NULL, c->peer, theirs.addr + LEN, theirs.key, CTX(1)));
+				ct_sent(c, CTX(1));
+				POST(c, fi_read(c->ep, named ? base + AT + LEN : host, n, named ? fi_mr_desc(r) : NULL, c->peer, theirs.addr + LEN, theirs.key, CTX(2)));
+				ct_sent(c, CTX(2));
+				CHECK(ct_same(named ? f.bytes + AT + LEN : host, n, i));
+			} else if (named) {
+				POST(c, fi_recv(c->ep, from, n, fi_mr_desc(r), c->peer, CTX(0)));
+				ct_recvd(c, CTX(0), n);
+				CHECK(ct_same(f.bytes + AT, n, i));
+			}
+			ct_barrier(c);
+			if (rank == 1)
+				CHECK(ct_same(f.bytes + AT + LEN, n, i));
+			/* beyond the region */
+			if (rank == 0) {
+				POST(c, fi_read(c->ep, host, n, NULL, c->peer, theirs.addr + 2 * LEN, theirs.key, CTX(3)));
+				CHECK(outcome(c, c->tx));
+			}
+			ct_barrier(c);
+			free(host);
+		}
+		OK(fi_close(&r->fid));
+		EQ(file_mappings(), before);
+	}
+	munmap(base, ALL);
+	close_file(&f);
+}
+static void dmabuf(int rank)
+{
+	struct ct c;
+
+	open_hmem(&c, FI_MSG | FI_RMA);
+	file_transfers(&c, rank, -1);
+	ct_done(&c);
+}
+static void udmabuf(int rank)
+{
+	int fd = open("/dev/udmabuf", O_RDWR);
+	struct ct c;
+
+	if (fd < 0)
+		SKIP_HERE("no /dev/udmabuf");
+	open_hmem(&c, FI_MSG | FI_RMA);
+	file_transfers(&c, rank, fd);
+	ct_done(&c);
+}
+/* fi_mr(3): "This flag is only usable for domains opened with FI_HMEM capability support." */
+static void bad_dmabuf(int rank)
+{
+	struct ct c;
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
+	struct file f = new_file(8192, F_SEAL_SHRINK, -1), loose = new_file(8192, 0, -1), readable = new_file(8192, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE, -1);
+	struct fi_mr_dmabuf good = { .fd = f.fd, .len = 8192 }, d;
+	int huge = memfd_create(DMABUF_NAME, MFD_ALLOW_SEALING | MFD_HUGETLB), before = file_mappings();
+	struct fid_mr *r;
+
+	(void)rank;
+	open_hmem(&c, FI_MSG | FI_RMA);
+	OK(register_file(&c, good, REMOTE, &r));
+	/* one, or more below ofi_rxm and lnx */
+	CHECK(file_mappings() > before);
+	OK(fi_close(&r->fid));
+	for (int i = 0; i < 4; i++) {
+		d = good;
+		d.offset = (uint64_t[]){ 1, 8192, UINT64_MAX, 1ull << 63 }[i];
+		ERR(register_file(&c, d, REMOTE, &r), FI_EINVAL);
+	}
+	d = good;
+	d.len = 0;
+	ERR(register_file(&c, d, REMOTE, &r), FI_EINVAL);
+	d = good;
+	d.len = SIZE_MAX;
+	ERR(register_file(&c, d, REMOTE, &r), FI_EINVAL);
+	d = good;
+	d.fd = -1;
+	ERR(register_file(&c, d, REMOTE, &r), EBADF);
+	/* a file that can shrink under the mapping */
+	d.fd = loose.fd;
+	ERR(register_file(&c, d, REMOTE, &r), FI_EINVAL);
+	/* a file that can be read alone */
+	d.fd = readable.fd;
+	ERR(register_file(&c, d, REMOTE, &r), FI_EACCES);
+	OK(register_file(&c, d, FI_REMOTE_READ, &r));
+	OK(fi_close(&r->fid));
+	/* an exporter that permits no mapping of this part */
+	if (huge >= 0) {
+		CHECK(!ftruncate(huge, 4 << 20) && !fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK));
+		d = (struct fi_mr_dmabuf){ .fd = huge, .offset = 4096, .len = 4096 };
+		ERR(register_file(&c, d, REMOTE, &r), FI_EOPNOTSUPP);
+		close(huge);
+	}
+	EQ(file_mappings(), before);
+	ct_done(&c);
+	ct_open(&c, &o);
+	ERR(register_file(&c, good, REMOTE, &r), FI_EBADFLAGS);
+	ct_done(&c);
+	close_file(&f);
+	close_file(&loose);
+	close_file(&readable);
+}
+/* The file of memory of a device is not mapped: the device copies the memory at its address. */
+static void dmabuf_of_device(int rank)
+{
+	struct ct c;
+	struct mem m;
+	struct file f = new_file(8192, F_SEAL_SHRINK, -1);
+	struct fi_mr_dmabuf d = { .fd = f.fd, .offset = 1000, .len = 5000 };
+	struct region mine, theirs;
+	struct fid_mr *r;
+	int before = file_mappings();
+
+	open_hmem(&c, FI_MSG | FI_RMA);
+	m = new_mem(8192, 1);
+	d.base_addr = m.at;
+	OK(register_file(&c, d, REMOTE, &r));
+	EQ(file_mappings(), before);
+	mine.key = fi_mr_key(r);
+	mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)m.at + 1000 : 0;
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		fill(&m, m.n, 3);
+		POST(&c, fi_write(c.ep, m.at, 5000, NULL, c.peer, theirs.addr, theirs.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+	}
+	ct_barrier(&c);
+	if (rank == 1) {
+		pull(&m);
+		CHECK(ct_same(m.host + 1000, 5000, 3));
+	}
+	ct_barrier(&c);
+	OK(fi_close(&r->fid));
+	ct_done(&c);
+	close_file(&f);
+}
+
 static int ask(uint64_t caps, struct fi_info **i)
 {
 	struct ct_opt o = { .caps = caps };
@@ -1343,6 +1562,10 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: memory freed while registered fails its accesses alone", freed, CT_REL },
 	{ "FI_HMEM: a region of a device closes while a peer reads it", closed_region, CT_REL },
 	{ "FI_HMEM: fi_mr_regattr refuses another interface's memory", wrong_iface, CT_REL },
+	{ "FI_HMEM: the memory of a file is a region without an address of the processor", dmabuf, CT_REL },
+	{ "FI_HMEM: the memory of a udmabuf is a region without an address of the processor", udmabuf, CT_REL },
+	{ "FI_HMEM: a region of a file is checked", bad_dmabuf, CT_REL },
+	{ "FI_HMEM: a file of memory of a device is copied by the device", dmabuf_of_device, CT_REL },
 	{ "FI_HMEM: a peer's device reads memory mapped once for many messages", shared_messages, CT_REL },
 	{ "FI_HMEM: mapped memory is received in memory of a host", shared_to_host, CT_REL },
 	{ "FI_HMEM: memory of a host is not mapped", shared_from_host, CT_REL },

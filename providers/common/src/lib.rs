@@ -36,9 +36,9 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, backoff, buf, datagram_io, device, device_allocation, device_sharing, interfaces,
-    link_addr, lock, malformed, matching, packet_sink, probes, progress, reserved, secret, slab,
-    sock, stack, stats, sys, testing, traffic_class, wait, worker,
+    addr, atomic, backoff, buf, datagram_io, device, device_allocation, device_sharing, dmabuf,
+    interfaces, link_addr, lock, malformed, matching, packet_sink, probes, progress, reserved,
+    secret, slab, sock, stack, stats, sys, testing, traffic_class, wait, worker,
 };
 use base::{
     addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,

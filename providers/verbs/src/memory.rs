@@ -248,7 +248,7 @@ impl Backing for VerbsMemory {
                 return Ok((FI_KEY_NOTAVAIL, Box::new(region)));
             }
             MemoryKind::System => register(&self.pd, base, len, self.rights(rights))?,
-            MemoryKind::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
+            MemoryKind::Dmabuf(file) => self.of_dmabuf((file.fd, file.offset), wanted, rights)?,
             MemoryKind::Device(iface) => {
                 let file = hmem::export(iface, base, len)?;
                 self.of_dmabuf((file.fd, file.offset), wanted, rights)?

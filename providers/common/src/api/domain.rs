@@ -7,11 +7,11 @@ use super::stx::Stx;
 use super::traits::{Atomic, Domain, Endpoint};
 use super::{atomic, collective, opened, peer_transfer, trigger};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_PEER_TRANSFER,
-    FI_REG_MR, FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cntr_events,
-    fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_av,
-    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid, fid_av, fid_cntr, fid_cq,
-    fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
+    self, FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER,
+    FI_PEER_TRANSFER, FI_REG_MR, FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr,
+    fi_cntr_events, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info, fi_mr_attr, fi_op, fi_ops,
+    fi_ops_av, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid, fid_av,
+    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::AtomicKind;
 use crate::attr::RxAttr;
@@ -399,7 +399,11 @@ unsafe fn register<D: Domain>(
             if regions.hmem() && !iface.is_null() {
                 attr.iface = *iface;
             }
-            Mr::open(regions, domain.parent(), &attr, flags)
+            Mr::open(regions, domain.parent(), &attr, flags).inspect_err(|error| {
+                if flags & abi::FI_MR_DMABUF != 0 {
+                    domain.inner.settings().report_dmabuf(*error);
+                }
+            })
         })
     }
 }

@@ -168,6 +168,21 @@ impl DomainSettings {
         if mismatches.is_empty() { Ok(()) } else { Err(Error::NODATA) }
     }
 
+    /// Logs the reason for the failed registration of a dma-buf.
+    pub(crate) fn report_dmabuf(&self, error: Error) {
+        let Some((provider, _)) = &self.limits else { return };
+        let reason = match error {
+            Error::OPNOTSUPP => "its exporter permits no mapping, and no device has its address",
+            Error::ACCES => "the file permits no writing",
+            Error::BADF => "there is no such file",
+            Error::INVAL => {
+                "the range is not within the file, or this is neither a dma-buf nor memory that cannot shrink"
+            }
+            _ => return crate::log!(*provider, WARN, MR, "fi_mr_regattr of a dma-buf: {error}"),
+        };
+        crate::log!(*provider, WARN, MR, "fi_mr_regattr of a dma-buf: {error}: {reason}");
+    }
+
     /// Sets the provider's support for shared address vectors.
     pub fn with_vectors(self, sharing: AvSharing) -> Self {
         Self { sharing, ..self }

@@ -16,6 +16,8 @@ pub mod device;
 pub mod device_allocation;
 #[allow(unsafe_code)]
 pub mod device_sharing;
+#[allow(unsafe_code)]
+pub mod dmabuf;
 pub(crate) mod fid_registry;
 mod hang;
 pub mod interfaces;

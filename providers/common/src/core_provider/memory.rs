@@ -1,10 +1,12 @@
 //! Memory of transfers: regions registered with a core provider (fi_mr(3)), and internal buffers.
 use super::call::{call, close, code};
 use super::domain::CoreDomain;
-use crate::abi::{self, c_enum, fi_mr_attr, fid, fid_mr};
+use crate::abi::{self, c_enum, fi_mr_attr, fi_mr_dmabuf, fid, fid_mr};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::device::{BouncePool, DeviceLocation};
+use crate::dmabuf::DmabufRange;
 use crate::error::{Error, Result};
+use crate::mr::{MemoryKind, RegionRequest};
 use core::ffi::c_void;
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -12,33 +14,67 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Memory to register, with its device.
-pub(super) type LocatedIov = (iovec, Option<DeviceLocation>);
+/// Memory to register.
+#[derive(Clone, Copy)]
+pub(super) struct CoreMemory {
+    iov: iovec,
+    /// Device with the memory, if any.
+    location: Option<DeviceLocation>,
+    /// File with the memory, as the application has registered it.
+    file: Option<DmabufRange>,
+}
+
+impl CoreMemory {
+    /// Returns the memory of an application's region.
+    pub(super) fn of_region(wanted: &RegionRequest) -> Self {
+        let iov = iovec { iov_base: wanted.base as *mut c_void, iov_len: wanted.len };
+        let file = match wanted.kind {
+            MemoryKind::Dmabuf(file) => Some(file),
+            MemoryKind::System | MemoryKind::Device(_) => None,
+        };
+        Self { iov, location: wanted.location, file }
+    }
+
+    /// Returns the memory of a segment of a transfer.
+    fn of_segment((iov, location): (iovec, Option<DeviceLocation>)) -> Self {
+        Self { iov, location, file: None }
+    }
+}
 
 /// Keys tried before a registration fails because they are taken.
 pub(super) const MAX_KEYS: usize = 64;
 
 impl CoreDomain {
-    /// Registers memory under this key; `location` is the device with the memory, if any.
+    /// Registers memory under this key.
     pub(super) fn register(
         self: &Arc<Self>,
-        (iov, location): LocatedIov,
+        memory: CoreMemory,
         access: u64,
         offset: u64,
         key: u64,
     ) -> Result<CoreRegion> {
+        let CoreMemory { iov, location, file } = memory;
+        let file = file.map(|DmabufRange { fd, offset, len, base_addr }| {
+            let base_addr = base_addr as *mut c_void;
+            fi_mr_dmabuf { fd, offset, len, base_addr }
+        });
+        let flags = if file.is_some() { abi::FI_MR_DMABUF } else { 0 };
         let mut raw: *mut fid_mr = ptr::null_mut();
-        // SAFETY: all zeros is a valid attribute; the one vector lives for the call.
+        // SAFETY: all zeros is a valid attribute; the one vector, or with the flag the one file, lives
+        // for the call.
         unsafe {
             let mut attr = std::mem::zeroed::<fi_mr_attr>();
             (attr.mr_iov, attr.iov_count) = (&raw const iov, 1);
+            if let Some(file) = &file {
+                attr.mr_iov = ptr::from_ref(file).cast();
+            }
             (attr.access, attr.offset, attr.requested_key) = (access, offset, key);
             if let Some(DeviceLocation { interface, device }) = location {
                 attr.iface = c_enum::from_raw(interface.number());
                 attr.device.reserved = u64::from(device);
             }
             let register = call!(self.raw().as_ref().mr, regattr);
-            code(register(self.raw().as_ptr().cast(), &raw const attr, 0, &mut raw))?;
+            code(register(self.raw().as_ptr().cast(), &raw const attr, flags, &mut raw))?;
         }
         let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
         let base = if self.has_virt_addr() { iov.iov_base as u64 } else { offset };
@@ -53,7 +89,8 @@ impl CoreDomain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<CoreRegion>> {
-        buf.located().map(|located| self.register_any(located, access, 0, &mut key)).collect()
+        let memory = buf.located().map(CoreMemory::of_segment);
+        memory.map(|memory| self.register_any(memory, access, 0, &mut key)).collect()
     }
 
     /// Registers every segment of a receive buffer, like [`register_send`](Self::register_send).
@@ -63,19 +100,20 @@ impl CoreDomain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<CoreRegion>> {
-        buf.located().map(|located| self.register_any(located, access, 0, &mut key)).collect()
+        let memory = buf.located().map(CoreMemory::of_segment);
+        memory.map(|memory| self.register_any(memory, access, 0, &mut key)).collect()
     }
 
     /// Registers memory under a free key.
     pub(super) fn register_any(
         self: &Arc<Self>,
-        located: LocatedIov,
+        memory: CoreMemory,
         access: u64,
         offset: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<CoreRegion> {
         for _ in 0..MAX_KEYS {
-            match self.register(located, access, offset, key()) {
+            match self.register(memory, access, offset, key()) {
                 // The key is taken, by the application or an old transfer: another is tried.
                 Err(Error::NOKEY) => {}
                 other => return other,
@@ -90,7 +128,8 @@ impl CoreDomain {
         if self.wants_local() {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_READ | abi::FI_WRITE;
-            buf.region = Some(Box::new(self.register_any((iov, None), access, 0, &mut key)?));
+            let memory = CoreMemory::of_segment((iov, None));
+            buf.region = Some(Box::new(self.register_any(memory, access, 0, &mut key)?));
         }
         Ok(buf)
     }

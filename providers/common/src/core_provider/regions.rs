@@ -3,12 +3,11 @@
 use super::call::bind;
 use super::cntr::CoreCntr;
 use super::domain::CoreDomain;
-use super::memory::{CoreRegion, MAX_KEYS};
+use super::memory::{CoreMemory, CoreRegion, MAX_KEYS};
 use crate::abi::{self, FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
 use crate::error::{Error, Result};
 use crate::mr::{Backing, Count, RegionBacking, RegionRequest, Unbacked, grants_peers};
-use core::ffi::{c_int, c_void};
-use libc::iovec;
+use core::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -60,15 +59,15 @@ impl Regions {
 
 impl Backing for Regions {
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
-        let RegionRequest { base, len, location, access, offset, key, .. } = *wanted;
+        let RegionRequest { base, access, offset, key, .. } = *wanted;
         // Transfers pass the core no descriptor of the application's, so it knows of what peers use alone.
         if !grants_peers(access) {
             return Ok((abi::FI_KEY_NOTAVAIL, Box::new(Unbacked)));
         }
-        let iov = (iovec { iov_base: base as *mut c_void, iov_len: len }, location);
+        let memory = CoreMemory::of_region(wanted);
         let region = match &self.basic {
-            None => self.domain.register(iov, access, offset, key)?,
-            Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
+            None => self.domain.register(memory, access, offset, key)?,
+            Some(keys) => self.domain.register_any(memory, access, base as u64, || keys.draw())?,
         };
         Ok((region.key(), Box::new(CoreRegistration::new(region))))
     }
@@ -119,11 +118,11 @@ impl LinkedRegions {
     }
 
     fn register_as(&self, wanted: &RegionRequest, key: u64) -> Result<LinkedRegion> {
-        let RegionRequest { base, len, location, access, offset, .. } = *wanted;
-        let iov = (iovec { iov_base: base as *mut c_void, iov_len: len }, location);
+        let RegionRequest { base, access, offset, .. } = *wanted;
+        let memory = CoreMemory::of_region(wanted);
         let offset = if self.virtual_addr { base as u64 } else { offset };
         let of = |domain: &Arc<CoreDomain>| {
-            let region = domain.register(iov, access, offset, key)?;
+            let region = domain.register(memory, access, offset, key)?;
             // A core that chooses keys by itself cannot share one with others.
             let registered = CoreRegistration::new(region);
             if registered.region.key() == key { Ok(registered) } else { Err(Error::OPNOTSUPP) }

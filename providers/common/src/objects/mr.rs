@@ -12,6 +12,7 @@ use crate::boundary::ffi_guard_if_memory;
 use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
 use crate::device::{DeviceInterfaces, DeviceLocation};
+use crate::dmabuf::{DmabufRange, MappedDmabuf, is_mapped_file};
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
@@ -19,7 +20,6 @@ use crate::operation::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -157,12 +157,7 @@ pub enum MemoryKind {
     /// Ordinary memory of the process.
     System,
     /// Memory of a dma-buf file (FI_MR_DMABUF), possibly without an address for the processor.
-    Dmabuf {
-        /// Descriptor of the file, owned by the application.
-        fd: RawFd,
-        /// Offset of the region in the file, in bytes.
-        offset: u64,
-    },
+    Dmabuf(DmabufRange),
     /// Memory of a device, at an address meaningful for this interface.
     Device(c_enum<fi_hmem_iface>),
 }
@@ -619,6 +614,8 @@ pub struct Mr {
     remote_base: u64,
     /// Names of its ranges in a domain with devices.
     ranges: Vec<(usize, u64)>,
+    /// Its memory, if it is that of a mapped file.
+    file: Option<MappedDmabuf>,
     base: Base,
 }
 
@@ -672,9 +669,9 @@ unsafe fn wanted(
         // SAFETY: by this function's contract.
         let fi_mr_dmabuf { fd, offset, len, base_addr } = unsafe { *attr.mr_iov.cast() };
         let start = usize::try_from(offset).map_err(|_| Error::INVAL)?;
-        let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
-        segments.push(base, len)?;
-        MemoryKind::Dmabuf { fd, offset }
+        let base_addr = base_addr as usize;
+        segments.push(base_addr.checked_add(start).ok_or(Error::INVAL)?, len)?;
+        MemoryKind::Dmabuf(DmabufRange { fd, offset, len, base_addr })
     } else {
         if attr.iov_count == 0 || attr.iov_count > most {
             return Err(Error::INVAL);
@@ -736,7 +733,7 @@ impl Mr {
         let RegionRequest { access, offset, .. } = wanted;
         let memory = segments.as_slice();
         let remote_base = table.remote_base(memory.first().ok_or(Error::INVAL)?, offset);
-        let locations = table.checked_locations(memory, wanted.kind)?;
+        let (locations, file) = table.checked_locations(memory, wanted.kind, access)?;
         let (key, backing) = match &table.backing {
             None => (table.insert_segments(memory, &locations, access, offset, wanted.key)?, None),
             Some(backing) => {
@@ -754,6 +751,8 @@ impl Mr {
         if table.interfaces.is_some() {
             let mut known = table.known();
             for (memory, location) in memory.iter().zip(&locations) {
+                // A mapped file is found by its address, if it has one.
+                let location = location.filter(|location| !is_mapped_file(location));
                 ranges.extend(
                     location.map(|location| known.insert(memory.base, memory.len, location)),
                 );
@@ -761,6 +760,7 @@ impl Mr {
         }
         Ok(Arc::new(Self {
             ranges,
+            file,
             c: fid_mr {
                 fid: Self::fid(attr.context),
                 mem_desc: backing.as_ref().map_or(std::ptr::null_mut(), |backing| backing.desc()),
@@ -800,7 +800,7 @@ impl Object<fid_mr> for Mr {
             this.table.known().remove(range);
         }
         // The application held the only reference.
-        drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
+        drop(Arc::get_mut(this).map(|mr| (mr.backing.take(), mr.file.take())));
     }
 
     unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {

@@ -12,6 +12,7 @@ mod ze;
 use self::library::Loaded;
 use crate::abi::FI_HMEM;
 use crate::device::{DeviceInterface, DeviceInterfaces};
+use crate::dmabuf::DMABUF;
 use crate::info::InfoRef;
 use crate::param;
 use crate::provider::Provider;
@@ -52,6 +53,10 @@ pub fn interfaces(provider: &'static Provider) -> DeviceInterfaces {
                     crate::log!(provider, INFO, FABRIC, "no memory of {name} devices: {why}");
                 }
             }
+        }
+        // A device's memory may be known by its file alone.
+        if !found.is_empty() {
+            found.push(&DMABUF);
         }
         found
     })

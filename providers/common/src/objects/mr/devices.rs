@@ -1,8 +1,10 @@
 //! Regions and buffers in memory of devices (FI_HMEM).
 use super::known_ranges::{DeviceRegion, KnownRanges};
 use super::{LocalMemory, MemoryKind, MrTable, Opened, RegionPieces, RegionSegment};
+use crate::abi;
 use crate::buf::{Locations, MAX_SEGMENTS, RecvBuf, SendBuf};
-use crate::device::{DeviceInterfaces, DeviceLocation, location_of};
+use crate::device::{DeviceInterface, DeviceInterfaces, DeviceLocation, location_of};
+use crate::dmabuf::{DmabufRange, MappedDmabuf, is_mapped_file};
 use crate::error::{Error, Result};
 use crate::operation::RemoteSegments;
 use core::ffi::c_void;
@@ -85,19 +87,22 @@ impl MrTable {
         has_device.then(|| DeviceRegion { access, locations: locations.to_vec(), interfaces })
     }
 
-    /// Returns the locations of memory to register, none for each without devices. Fails with
-    /// -FI_EINVAL if the application names an interface without this memory, and with
-    /// -FI_EOPNOTSUPP for a dma-buf.
+    /// Returns the locations of memory to register, none for each without devices, and the mapping
+    /// of a dma-buf with memory of none. Fails with -FI_EINVAL if the application names an
+    /// interface without this memory, else as [`MappedDmabuf::open`].
     pub(super) fn checked_locations(
         &self,
         memory: &[LocalMemory],
         kind: MemoryKind,
-    ) -> Result<Vec<Option<DeviceLocation>>> {
-        let Some(interfaces) = self.interfaces else { return Ok(vec![None; memory.len()]) };
+        access: u64,
+    ) -> Result<CheckedLocations> {
+        let Some(interfaces) = self.interfaces else {
+            return Ok((vec![None; memory.len()], None));
+        };
         let wanted = match kind {
             MemoryKind::System => None,
             MemoryKind::Device(iface) => Some(iface.raw()),
-            MemoryKind::Dmabuf { .. } => return Err(Error::OPNOTSUPP),
+            MemoryKind::Dmabuf(range) => return file_location(interfaces, &range, access),
         };
         let locations = memory.iter().map(|memory| location_of(interfaces, memory.base));
         let locations: Vec<_> = locations.collect();
@@ -106,8 +111,32 @@ impl MrTable {
                 location.is_none_or(|location| location.interface.number() != wanted)
             })
         };
-        if locations.iter().any(is_elsewhere) { Err(Error::INVAL) } else { Ok(locations) }
+        if locations.iter().any(is_elsewhere) { Err(Error::INVAL) } else { Ok((locations, None)) }
     }
+}
+
+/// Locations of memory to register, and the mapped file with it.
+pub(super) type CheckedLocations = (Vec<Option<DeviceLocation>>, Option<MappedDmabuf>);
+
+/// Returns the location of a dma-buf: the device with its memory, if a device's library knows the
+/// address, else its mapping.
+fn file_location(
+    interfaces: DeviceInterfaces,
+    range: &DmabufRange,
+    access: u64,
+) -> Result<CheckedLocations> {
+    let by_device = |&interface: &&'static dyn DeviceInterface| {
+        let device = interface.device_of(range.addr()?)?;
+        Some(DeviceLocation { interface, device }).filter(|location| !is_mapped_file(location))
+    };
+    if let Some(location) = interfaces.iter().find_map(by_device) {
+        return Ok((vec![Some(location)], None));
+    }
+    let sources = abi::FI_SEND | abi::FI_WRITE | abi::FI_REMOTE_READ;
+    let targets = abi::FI_RECV | abi::FI_READ | abi::FI_REMOTE_WRITE;
+    let is_writable = access & targets != 0 || access & sources == 0;
+    let file = MappedDmabuf::open(range, is_writable)?;
+    Ok((vec![Some(file.location())], Some(file)))
 }
 
 impl Opened<'_> {

@@ -146,7 +146,8 @@ fn dmabuf_region_starts_at_base_plus_offset_and_needs_fi_hmem() {
     };
     let good = wanted(&dmabuf(0x2000, 64, 0x10000), true).unwrap();
     assert_eq!((good.base, good.len), (0x12000, 64));
-    assert_eq!(good.kind, MemoryKind::Dmabuf { fd: 5, offset: 0x2000 });
+    let range = DmabufRange { fd: 5, offset: 0x2000, len: 64, base_addr: 0x10000 };
+    assert_eq!(good.kind, MemoryKind::Dmabuf(range));
     assert_eq!(wanted(&dmabuf(0x2000, 64, 0), true).unwrap().base, 0x2000);
     assert_eq!(wanted(&dmabuf(0, 64, 0), false).unwrap_err(), Error::BADFLAGS);
     for bad in [dmabuf(u64::MAX, 1, 2), dmabuf(0, usize::MAX, 2)] {
