@@ -390,7 +390,9 @@ impl RxmEngineEp {
             let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
             if !conn.retry.take_due(now) {
                 self.connects.push_rejected(id);
-            } else if let Err(error) = self.start_connect(id) {
+            } else if !idle_closer::may_call(self) {
+                idle_closer::wait_in_line(self, id);
+            } else if let Err(error) = idle_closer::start_or_wait(self, id) {
                 self.ended(id, error);
             }
         }

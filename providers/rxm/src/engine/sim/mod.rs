@@ -138,6 +138,7 @@ impl SimWorld for OverWires {
             late: random.one_in(3),
             acknowledges: random.one_in(3),
             strict: false,
+            descriptors: None,
         };
         (plan.shares_memory, plan.hostile) = (true, false);
         Self { world: RxmWorld::new(own, wires), core, config, wires }
@@ -732,6 +733,21 @@ fn transfers_held_for_the_end_of_a_connection_leave_when_the_peer_uses_it() {
         assert_eq!((conns(&sim, 0).1, conns(&sim, 1).1), (0, 0), "seed {seed}");
         sim.settle();
         sim.end_all();
+    }
+}
+
+/// Each node has few descriptors for connections, and any configured limit.
+#[test]
+fn endpoints_with_few_descriptors_complete_each_operation_once() {
+    for seed in 90..120 {
+        let change = |plan: &mut SimPlan, world: &mut OverWires| {
+            (plan.shortage, plan.cuts, plan.closes, plan.parts) = (0, 0, 0, 1);
+            plan.shape = NodeConfig::Single;
+            plan.nodes = 8;
+            world.wires.descriptors = Some([6, 7, 8][seed as usize % 3]);
+            world.config.num_msg_eps = 1;
+        };
+        seeds::attempt(seed, |seed| WireSim::with(seed, change).run());
     }
 }
 

@@ -107,6 +107,9 @@ pub(super) struct WirePlan {
     pub(super) acknowledges: bool,
     /// A message without a posted receive ends the test: the engine counts receives.
     pub(super) strict: bool,
+    /// Descriptors of connections at each host: an attempt fails without one, and a connection
+    /// request waits at its listener.
+    pub(super) descriptors: Option<usize>,
 }
 
 /// Transfer not sent yet.
@@ -161,6 +164,8 @@ struct Wire {
     /// Connecting and accepting endpoint; none if closed, or not accepted yet.
     ports: [Option<usize>; 2],
     made: bool,
+    /// The host of the listener has a descriptor of the link.
+    taken: bool,
     /// Address of the connecting endpoint, existing or not, and of the listener.
     caller: SocketAddr,
     listener: SocketAddr,
@@ -278,7 +283,10 @@ impl RxmWorld {
                 }
             }
         }
-        for (at, (wire, side, _)) in self.events.iter().enumerate() {
+        for (at, (wire, side, event)) in self.events.iter().enumerate() {
+            if matches!(event, LinkEvent::Called { .. }) && !self.may_accept(*wire) {
+                continue;
+            }
             if !self.events[..at].iter().any(|(of, end, _)| (of, end) == (wire, side)) {
                 all.push(SimEvent::Event(at));
             }
@@ -305,6 +313,43 @@ impl RxmWorld {
             }
         }
         true
+    }
+
+    /// Returns the number of descriptors used by links at a host.
+    fn used_descriptors(&self, host: IpAddr) -> usize {
+        let used = |wire: &Wire| {
+            let dials = wire.caller.ip() == host && wire.ports[0].is_some();
+            let accepts = wire.taken && (!wire.made || wire.ports[1].is_some());
+            usize::from(dials) + usize::from(accepts && wire.listener.ip() == host)
+        };
+        self.wires.iter().flatten().map(used).sum()
+    }
+
+    fn has_descriptor(&self, host: IpAddr) -> bool {
+        self.plan.descriptors.is_none_or(|max| self.used_descriptors(host) < max)
+    }
+
+    fn may_accept(&self, wire: usize) -> bool {
+        let wire = self.wires[wire].as_ref();
+        wire.is_none_or(|wire| self.has_descriptor(wire.listener.ip()))
+    }
+
+    /// Returns the descriptors used at a host, their maximum, and the number of connection requests
+    /// waiting for one. The maximum is unknown to the host until it is reached.
+    fn conn_usage(&self, listener: SocketAddr) -> [usize; 3] {
+        let used = self.used_descriptors(listener.ip());
+        let waits = |(wire, _, event): &&(usize, usize, LinkEvent)| {
+            let wire = self.wires[*wire].as_ref();
+            matches!(event, LinkEvent::Called { .. })
+                && wire.is_some_and(|wire| wire.listener == listener)
+        };
+        match self.has_descriptor(listener.ip()) {
+            true => [used, 1000, 0],
+            false => match self.events.iter().filter(waits).count() {
+                0 => [used, 1000, 0],
+                waiting => [used, used, waiting],
+            },
+        }
     }
 
     fn port_of(&self, wire: &Wire, side: usize) -> Option<&WirePort> {
@@ -499,6 +544,7 @@ impl RxmWorld {
                     self.events.push((id, 0, LinkEvent::Failed { error, data }));
                     return;
                 };
+                wire.taken = true;
                 let mut from = wire.caller;
                 self.next_port = self.next_port.wrapping_add(1).max(20_000);
                 from.set_port(self.next_port);

@@ -10,7 +10,7 @@ use ofi_provider::api::{
     NewDomain, PassiveEp, ReadOp, RecvOp, Reject, Rma, RxAttr, SendOp, Tagged, WriteOp,
     take_request,
 };
-use ofi_provider::core_provider::{OPT_PEER_ENDED, OPT_SOURCE};
+use ofi_provider::core_provider::{OPT_ACCEPT_LIMIT, OPT_CONN_USAGE, OPT_PEER_ENDED, OPT_SOURCE};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
@@ -171,6 +171,22 @@ impl PassiveEp for WirePep {
 
     fn set_backlog(&self, _backlog: c_int) -> Result {
         Ok(())
+    }
+
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        let world = look(&self.world);
+        if name != OPT_CONN_USAGE || world.plan.descriptors.is_none() {
+            return Err(Error::NOPROTOOPT);
+        }
+        let usage = world.conn_usage(self.at).map(|number| (number as u64).to_ne_bytes());
+        let bytes = usage.as_flattened();
+        value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn setopt(&self, name: c_int, _value: &[u8]) -> Result {
+        let is_limited = name == OPT_ACCEPT_LIMIT && look(&self.world).plan.descriptors.is_some();
+        if is_limited { Ok(()) } else { Err(Error::NOPROTOOPT) }
     }
 
     fn cm_data_size(&self) -> usize {
@@ -364,7 +380,10 @@ impl Cm for WireEp {
         let world = &mut *look(&self.world);
         let caller = world.ports[self.id].as_ref().map_or(listener, |port| port.local);
         let (ports, directions) = ([Some(self.id), None], Default::default());
-        let wire = Wire { ports, made: false, caller, listener, directions };
+        if !world.has_descriptor(caller.ip()) {
+            return Err(Error::MFILE);
+        }
+        let wire = Wire { ports, made: false, taken: false, caller, listener, directions };
         let id = insert_slot(&mut world.wires, wire);
         world.events.push((id, 1, LinkEvent::Called { data: param.to_vec() }));
         let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");
