@@ -980,6 +980,52 @@ static void dmabuf_of_device(int rank)
 	close_file(&f);
 }
 
+/* FI_SOURCE_ERR: the copies of a message end after its sender, which is in no address vector. */
+static void unknown_peer_gone(int rank)
+{
+	struct ct c;
+	struct ct_name mine, theirs;
+	struct mem m;
+	char x = 0;
+
+	stub("DELAY_US", "20000");
+	open_hmem(&c, FI_MSG | FI_SOURCE | FI_SOURCE_ERR);
+	m = new_mem(5000, 1);
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		struct fi_cq_err_entry err = { 0 };
+
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		ct_send_oob(&x, 1);
+		for (int i = 0; i < 2; i++) {
+			if (i) {
+				ct_recv_oob(NULL, &x, 1);
+				ct_idle(&c, 100);
+			}
+			POST(&c, fi_recv(c.ep, m.at, m.n, NULL, FI_ADDR_UNSPEC, CTX(i)));
+			EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+			CHECK(err.op_context == CTX(i));
+			EQ(err.err, FI_EADDRNOTAVAIL);
+			EQ(err.err_data_size, theirs.n);
+			CHECK(!memcmp(err.err_data, theirs.b, theirs.n));
+			CHECK(same(&m, m.n, i));
+		}
+	} else {
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 0; i < 2; i++) {
+			fill(&m, m.n, i);
+			POST(&c, fi_send(c.ep, m.at, m.n, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		}
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob(&x, 1);
+	}
+	ct_done(&c);
+}
+
 static int ask(uint64_t caps, struct fi_info **i)
 {
 	struct ct_opt o = { .caps = caps };
@@ -1579,6 +1625,7 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: a failed copy of mapped memory fails its message alone", failing_shared, CT_REL },
 	{ "FI_HMEM: a copy of mapped memory that never ends is an error in time", hanging_shared, CT_REL },
 	{ "FI_HMEM: a peer ends while its memory is copied", shared_peer_gone, CT_REL },
+	{ "FI_HMEM: an unknown peer ends while its message is copied", unknown_peer_gone, CT_RDM | CT_REL },
 	{ "FI_HMEM: atomic operations with memory of a device are refused", no_atomics, CT_REL },
 	{ "FI_HMEM: a peer's atomic operation on memory of a device is refused", atomic_of_peer, CT_REL },
 	{ "FI_HMEM: options FI_OPT_CUDA_API_PERMITTED and FI_OPT_FI_HMEM_P2P", options, CT_REL },

@@ -14,6 +14,8 @@ pub(super) struct Sender {
     /// Number of the peer's buffered messages, the youngest of them in each queue, and their memory
     /// in bytes.
     pub(super) buffered: u32,
+    /// Number of the peer's messages with copies to memory of devices in progress.
+    pub(super) copied: u32,
     pub(super) last: [u32; QUEUES],
     pub(super) bytes: usize,
 }
@@ -23,6 +25,7 @@ impl Sender {
         name: FI_ADDR_NOTAVAIL,
         id: FI_ADDR_NOTAVAIL,
         buffered: 0,
+        copied: 0,
         last: [NONE; QUEUES],
         bytes: 0,
     };
@@ -159,9 +162,23 @@ impl Senders {
         self.get(peer).buffered as usize
     }
 
-    /// Returns true if there are buffered messages of this peer.
+    /// Returns true if there are messages of this peer, buffered or being copied to memory of
+    /// devices.
     pub fn has_buffered_from(&self, peer: u32) -> bool {
-        self.get(peer).buffered > 0
+        let Sender { buffered, copied, .. } = *self.get(peer);
+        buffered > 0 || copied > 0
+    }
+
+    /// Records that a message of a peer is being copied to memory of a device. The number of the peer
+    /// stays its own until the copies have ended.
+    pub fn start_copies(&mut self, peer: u32) {
+        self.get_mut(peer).copied += 1;
+    }
+
+    /// Ends [`start_copies`](Self::start_copies).
+    pub fn end_copies(&mut self, peer: u32) {
+        let copied = &mut self.get_mut(peer).copied;
+        *copied = copied.saturating_sub(1);
     }
 
     /// Returns true if an unexpected message is dropped instead of buffered: an internal message

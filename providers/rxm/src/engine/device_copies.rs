@@ -7,6 +7,7 @@ use super::pending::RxmUnexpected;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::device::BounceBuf;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::peers::PeerTable;
 use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
 
 /// Copies of the bytes of one message.
@@ -61,22 +62,33 @@ impl DeviceCopies {
     }
 
     /// Adds a message: its receive is reported after the end of its copies.
-    pub(super) fn add(&mut self, recv: Recv, envelope: Envelope, copies: MessageCopies) {
+    pub(super) fn add(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        recv: Recv,
+        envelope: Envelope,
+        copies: MessageCopies,
+    ) {
+        matcher.senders.start_copies(envelope.peer);
         self.0.push((recv, envelope, copies));
     }
 
     /// Reports the messages with ended copies.
-    pub(super) fn poll(&mut self, matcher: &mut RxMatcher<RxmUnexpected>) {
-        self.0.retain_mut(|(recv, envelope, copies)| match copies.poll() {
-            None => true,
-            Some(Ok(())) => {
-                matcher.received(recv, envelope);
-                false
+    pub(super) fn poll(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        peers: &mut PeerTable<()>,
+    ) {
+        self.0.retain_mut(|(recv, envelope, copies)| {
+            match copies.poll() {
+                None => return true,
+                Some(Ok(())) => matcher.received(recv, envelope),
+                Some(Err(error)) => matcher.failed(recv, envelope, error),
             }
-            Some(Err(error)) => {
-                matcher.failed(recv, envelope, error);
-                false
-            }
+            matcher.senders.end_copies(envelope.peer);
+            // Its connection may have ended since.
+            peers.forget_if_unused(envelope.peer, matcher);
+            false
         });
     }
 
@@ -85,6 +97,7 @@ impl DeviceCopies {
         for (recv, envelope, copies) in std::mem::take(&mut self.0) {
             drop(copies);
             matcher.failed(&recv, &envelope, Error::CANCELED);
+            matcher.senders.end_copies(envelope.peer);
         }
     }
 }

@@ -73,10 +73,16 @@ impl RxmFetches {
 
     /// Starts the copies of a message to a receive in memory of a device.
     #[cold]
-    pub(super) fn deliver(&mut self, recv: Recv, envelope: Envelope, bytes: &[u8]) {
+    pub(super) fn deliver(
+        &mut self,
+        matcher: &mut RxMatcher<RxmUnexpected>,
+        recv: Recv,
+        envelope: Envelope,
+        bytes: &[u8],
+    ) {
         let mut copies = MessageCopies::default();
         copies.add(&self.common, &recv.buf, 0, bytes);
-        self.copies.add(recv, envelope, copies);
+        self.copies.add(matcher, recv, envelope, copies);
     }
 
     /// Stores a buffered message in its receive, and reports it.
@@ -88,7 +94,7 @@ impl RxmFetches {
         bytes: &[u8],
     ) {
         if recv.buf.is_device() {
-            return self.deliver(recv, *envelope, bytes);
+            return self.deliver(matcher, recv, *envelope, bytes);
         }
         recv.buf.copy_from(0, bytes);
         matcher.received(&recv, envelope);

@@ -164,7 +164,7 @@ impl RxmEngineEp {
     /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
         if self.fetches.copies.is_any() {
-            self.fetches.copies.poll(&mut self.matcher);
+            self.fetches.copies.poll(&mut self.matcher, &mut self.peers);
         }
         self.since_look = 0;
         let now = clock();

@@ -379,7 +379,7 @@ impl RxmEngineEp {
             match partial.target {
                 SegmentTarget::Recv(recv) => self.matcher.received(&recv, &of),
                 SegmentTarget::Device(recv, copies) => {
-                    self.fetches.copies.add(recv, of, *copies);
+                    self.fetches.copies.add(&mut self.matcher, recv, of, *copies);
                     self.look_now = true;
                 }
                 SegmentTarget::Buffered(_) | SegmentTarget::Nowhere => {}
@@ -433,6 +433,6 @@ impl RxmEngineEp {
 /// Starts the copies of a message to a receive in memory of a device.
 #[cold]
 fn deliver_to_device(ep: &mut RxmEngineEp, recv: Recv, envelope: Envelope, bytes: &[u8]) {
-    ep.fetches.deliver(recv, envelope, bytes);
+    ep.fetches.deliver(&mut ep.matcher, recv, envelope, bytes);
     ep.look_now = true;
 }
