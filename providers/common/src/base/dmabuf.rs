@@ -39,7 +39,7 @@ impl DmabufRange {
 
 /// Mapping of a part of a file. Its pages stay mapped until the last copy has ended.
 struct MappedFile {
-    /// Address and length of the mapping, which begins at a page.
+    /// Address of the mapping, at the begin of a page, and its length.
     at: usize,
     mapped_len: usize,
     /// Address of the first byte of the part in this mapping.
@@ -142,8 +142,8 @@ impl MappedDmabuf {
     /// Maps a part of a file, for writing as well if `is_writable`.
     ///
     /// Fails with -FI_EBADF for a descriptor of no file, with -FI_EINVAL if the part is empty or
-    /// goes beyond the end of the file, or if the file is neither a dma-buf nor memory of a size
-    /// that cannot become smaller (memfd_create(2) with `F_SEAL_SHRINK`), and with -FI_EACCES if it
+    /// goes beyond the end of the file, or if the file is neither a dma-buf nor memory of a fixed
+    /// minimum size (memfd_create(2) with `F_SEAL_SHRINK`), and with -FI_EACCES if it
     /// may not be written to. Fails with -FI_EOPNOTSUPP if its exporter permits no mapping.
     pub fn open(range: &DmabufRange, is_writable: bool) -> Result<Self> {
         let file = file_of(range)?;
@@ -217,7 +217,7 @@ impl Drop for MappedDmabuf {
     }
 }
 
-/// Checks that the file has this part, and keeps it. Returns an own descriptor of a dma-buf file,
+/// Checks the part of a file. Returns an own descriptor of a dma-buf file,
 /// none for memory of the system. Fails as [`MappedDmabuf::open`].
 fn file_of(range: &DmabufRange) -> Result<Option<OwnedFd>> {
     // SAFETY: both are plain numbers, filled in by the calls.

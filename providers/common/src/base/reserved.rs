@@ -18,7 +18,7 @@
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
-//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`], [`DELIVERS_PACKETS`] | see there |
+//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`], [`DELIVERS_PACKETS`], [`RUNS_PROGRESS`] | see there |
 //! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
 //! Flags of fi_getinfo used only by providers are in `ofi::info`, because the core needs them too.
@@ -103,9 +103,7 @@ pub fn is_group(dest: fi_addr_t) -> bool {
 
 /// Command of fi_control known only to queues of this crate. It declares that the caller reads the
 /// queue on behalf of others and has to clean up, so a thread must not be cancelled in empty polls.
-/// A utility provider sends it once and need not disable cancellation around every read. With a
-/// buffer it returns the function making progress without reading
-/// ([`ProgressFn`](crate::operation::ProgressFn)).
+/// A utility provider sends it once and need not disable cancellation around every read.
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 /// Command of fi_control known only to queues of this crate. Fails with -FI_EAGAIN if there is
@@ -123,6 +121,11 @@ pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 /// queue with a packet sink ([`DirectRead`](crate::operation::DirectRead)): a utility provider then
 /// delivers most messages from their place of arrival, without a buffer and an entry for each.
 pub(crate) const DELIVERS_PACKETS: c_int = 0x0f1_0006;
+
+/// Command of fi_control known only to queues of this crate: as [`SPARES_CALLERS`]. It returns the
+/// function making progress without reading
+/// ([`DirectProgress`](crate::operation::DirectProgress)).
+pub(crate) const RUNS_PROGRESS: c_int = 0x0f1_0007;
 
 /// Mark behind a `struct fi_ops_srx_owner` of larger size: the owner is one of this library, and a
 /// function delivering fully arrived messages follows (`crate::imports`).

@@ -17,9 +17,9 @@ use crate::buf::{IOV_LIMIT, Local, MessageBytes, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
-use crate::operation::ProgressFn;
+use crate::operation::DirectProgress;
 use crate::operation::{AtomicOp, ImmediateSendFns, ReadOp, RemoteSegments, SendOp, WriteOp};
-use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS, WITH_DEVICES};
+use crate::reserved::{RUNS_PROGRESS, SENDS_AT_ONCE, WITH_DEVICES};
 use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -563,8 +563,8 @@ unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
 #[derive(Debug)]
 pub struct CoreWaiter {
     cq: NonNull<fid_cq>,
-    /// Function making progress, called with the queue.
-    progress: ProgressFn,
+    /// Function making progress.
+    progress: DirectProgress,
     fd: RawFd,
     _exposed: Box<PeerCqs<NoOwner>>,
     domain: Arc<CoreDomain>,
@@ -581,10 +581,10 @@ impl CoreWaiter {
         let peer_cqs = PeerCqs::new(Arc::new(NoOwner), domain.level(), true);
         // SAFETY: the queues live until the core's queue is closed.
         let (cq, fd) = unsafe { open_cq(domain, &peer_cqs, true) }.ok()?;
-        let mut progress: Option<ProgressFn> = None;
+        let mut progress: Option<DirectProgress> = None;
         // SAFETY: open; a queue that does not know the command refuses it.
         let known =
-            unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, (&raw mut progress).cast()) }
+            unsafe { control(cq.as_ptr().cast(), RUNS_PROGRESS, (&raw mut progress).cast()) }
                 .is_ok();
         match (fd, progress) {
             (Some(fd), Some(progress)) if known => {
@@ -601,8 +601,8 @@ impl CoreWaiter {
     /// Makes progress for all endpoints of the domain.
     #[inline(always)]
     pub fn progress(&self) {
-        // SAFETY: open.
-        unsafe { (self.progress)(self.cq.as_ptr()) };
+        // SAFETY: the queue is open, and so is the argument of the function.
+        unsafe { (self.progress.progress)(self.progress.who) };
     }
 
     /// Returns a descriptor that is readable when there is something to do.

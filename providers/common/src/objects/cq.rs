@@ -18,12 +18,12 @@ use crate::info::version;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, fid_ops};
 pub use crate::on_domain::OnDomain;
-use crate::operation::{DirectRead, ProgressFn};
+use crate::operation::{DirectProgress, DirectRead};
 use crate::packet_sink::PacketSink;
 use crate::peer::CqOwner;
 use crate::progress::Progress;
 use crate::progress_source::ProgressSource;
-use crate::reserved::{DELIVERS_PACKETS, ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
+use crate::reserved::{DELIVERS_PACKETS, ERROR_MARK, HAS_ENTRIES, RUNS_PROGRESS, SPARES_CALLERS};
 use crate::wait::{Blocking, Lazy, Wait, WaitKind};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
@@ -661,12 +661,18 @@ impl Object<fid_cq> for Cq {
             }
             SPARES_CALLERS => {
                 self.spares_callers.store(true, Ordering::Relaxed);
-                // SAFETY: the command passes null, or room for the call.
-                if let Some(to) = unsafe { arg.cast::<Option<ProgressFn>>().as_mut() } {
-                    *to = Some(Self::RUN_PROGRESS);
-                }
                 Ok(())
             }
+            // SAFETY: the command passes null, or room for the function.
+            RUNS_PROGRESS => match unsafe { arg.cast::<Option<DirectProgress>>().as_mut() } {
+                Some(to) => {
+                    self.spares_callers.store(true, Ordering::Relaxed);
+                    let who = std::ptr::from_ref(self).cast();
+                    *to = Some(DirectProgress { who, progress: Self::RUN_PROGRESS });
+                    Ok(())
+                }
+                None => Err(Error::NOSYS),
+            },
             // SAFETY: the command passes null, or room for the function.
             DELIVERS_PACKETS => match unsafe { arg.cast::<Option<DirectRead>>().as_mut() } {
                 Some(to) if self.owner.is_none() => {

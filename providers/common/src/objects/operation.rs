@@ -1,6 +1,6 @@
 //! Transfers passed to a provider: the requests of fi_send(3), fi_read(3), fi_atomic(3) and similar
 //! calls.
-use crate::abi::{fi_addr_t, fid_cq};
+use crate::abi::fi_addr_t;
 use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, RecvSegment, SendBuf};
 use crate::completion::Context;
@@ -72,8 +72,19 @@ pub(crate) struct ImmediateSendFns {
     pub(crate) calls: [ImmediateSendFn; 2],
 }
 
-/// Function making progress on the whole domain of a queue.
-pub(crate) type ProgressFn = unsafe extern "C" fn(*mut fid_cq);
+/// Function making progress on the whole domain of a queue. The argument is
+/// [`DirectProgress::who`].
+pub(crate) type ProgressFn = unsafe extern "C" fn(*const c_void);
+
+/// Function returned by [`RUNS_PROGRESS`](crate::reserved::RUNS_PROGRESS).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectProgress {
+    /// Argument of the function: valid while the queue is open, and not its fid if a hook is around
+    /// the provider.
+    pub(crate) who: *const c_void,
+    pub(crate) progress: ProgressFn,
+}
 
 /// Function reading a queue like `fi_cq_readfrom`. Messages arriving during the call may be passed to
 /// the [`DeliverPacketFn`]. The arguments are the [reader](DirectRead::who), the buffers for entries

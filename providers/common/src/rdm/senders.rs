@@ -169,7 +169,7 @@ impl Senders {
         buffered > 0 || copied > 0
     }
 
-    /// Records that a message of a peer is being copied to memory of a device. The number of the peer
+    /// Records a started copy of a peer's message to memory of a device. The number of the peer
     /// stays its own until the copies have ended.
     pub fn start_copies(&mut self, peer: u32) {
         self.get_mut(peer).copied += 1;

@@ -18,7 +18,7 @@ impl Cq {
     pub(super) const OPS: &'static [fi_ops_cq; Level::COUNT] = &CQ_OPS;
     /// Calls on queues of FI_PEER.
     pub(super) const PEER_OPS: &'static fi_ops_cq = &PEER_CQ_OPS;
-    /// Function returned by [`SPARES_CALLERS`](crate::reserved::SPARES_CALLERS).
+    /// Function returned by [`RUNS_PROGRESS`](crate::reserved::RUNS_PROGRESS).
     pub(super) const RUN_PROGRESS: ProgressFn = run_progress;
     /// Function returned by [`DELIVERS_PACKETS`](crate::reserved::DELIVERS_PACKETS).
     pub(super) const READ_INTO: DirectReadFn = read_into;
@@ -205,10 +205,10 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
 }
 
 /// [`Cq::RUN_PROGRESS`]: progress, and nothing else of a read.
-unsafe extern "C" fn run_progress(cq: *mut fid_cq) {
+unsafe extern "C" fn run_progress(who: *const c_void) {
     ffi_guard_nocancel("a turn for another provider", || -> ssize_t {
         // SAFETY: see above; any holder of this function has the queue open.
-        unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
+        unsafe { (*who.cast::<Cq>()).progress.get().progress() };
         0
     });
 }
