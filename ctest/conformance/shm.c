@@ -551,6 +551,94 @@ static void early(int rank)
 	}
 	ct_done(&c);
 }
+/* Messages to a new peer reach it while their sender makes no call, as those of the original do. */
+static void sender_sleeps(int rank)
+{
+	static const size_t lens[] = { 0, 8, 1000, 4096, 16000, 1 };
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	char x = 0;
+	int n = sizeof lens / sizeof *lens;
+
+	shm_only();
+	ct_open(&c, &c.o);
+	for (int i = 0; rank && i < n; i++)
+		OK(fi_trecv(c.ep, in + i * MB, lens[i], NULL, FI_ADDR_UNSPEC, i, 0, CTX(i)));
+	ct_barrier(&c);
+	if (rank == 0) {
+		for (int i = 0; i < n; i++) {
+			ct_fill(big + i * MB, lens[i], i);
+			if (i == 1)
+				POST(&c, fi_tinject(c.ep, big + i * MB, lens[i], c.peer, i));
+			else
+				POST(&c, fi_tsend(c.ep, big + i * MB, lens[i], NULL, c.peer, i, CTX(i)));
+		}
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 1; i < n; i++) {
+			struct fi_cq_tagged_entry e;
+
+			EQ(ct_next(&c, c.tx, &e, NULL, NULL), 1);
+		}
+	} else {
+		for (int i = 0; i < n; i++) {
+			struct fi_cq_tagged_entry e;
+
+			EQ(ct_next(&c, c.rx, &e, NULL, NULL), 1);
+		}
+		for (int i = 0; i < n; i++)
+			CHECK(ct_same(in + i * MB, lens[i], i));
+		ct_send_oob(&x, 1);
+	}
+	/* the connection goes on in both directions */
+	for (int i = 0; i < 50; i++) {
+		OK(fi_trecv(c.ep, in, 1000, NULL, FI_ADDR_UNSPEC, 100 + i, 0, CTX(100 + i)));
+		ct_fill(big, 1000, i);
+		POST(&c, fi_tsend(c.ep, big, 1000, NULL, c.peer, 100 + i, CTX(200)));
+		ct_sent(&c, CTX(200));
+		ct_recvd(&c, CTX(100 + i), 1000);
+		CHECK(ct_same(in, 1000, i));
+	}
+	ct_done(&c);
+}
+/* Both first messages cross each other: each is received once. */
+static void first_messages_cross(int rank)
+{
+	enum { TIMES = 40 };
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+
+	(void)rank;
+	shm_only();
+	ct_open(&c, &c.o);
+	for (int i = 0; i < TIMES; i++) {
+		struct ct p = { .o = c.o, .info = fi_dupinfo(c.info) };
+		struct ct_name mine, theirs;
+		char got[3] = "";
+		fi_addr_t to;
+
+		ct_open_second(&p, &c);
+		mine = ct_getname(&p.ep->fid);
+		ct_swap(&c, &mine, &theirs, sizeof mine);
+		to = ct_insert(&c, &theirs);
+		for (int k = 0; k < 3; k++)
+			OK(fi_trecv(p.ep, got + k, 1, NULL, FI_ADDR_UNSPEC, 0, 0, CTX(k)));
+		ct_swap(NULL, "x", &mine, 1);
+		POST(&c, fi_tinject(p.ep, "1", 1, to, 0));
+		POST(&c, fi_tinject(p.ep, "2", 1, to, 0));
+		ct_recvd(&c, CTX(0), 1);
+		ct_recvd(&c, CTX(1), 1);
+		CHECK(got[0] == '1' && got[1] == '2');
+		ct_barrier(&c);
+		NOTHING(&c, c.rx, 2);
+		ct_barrier(&c);
+		POST(&c, fi_tinject(p.ep, "3", 1, to, 0));
+		ct_recvd(&c, CTX(2), 1);
+		EQ(got[2], '3');
+		ct_barrier(&c);
+		OK(fi_av_remove(c.av, &to, 1, 0));
+		OK(fi_close(&p.ep->fid));
+		fi_freeinfo(p.info);
+	}
+	ct_done(&c);
+}
 static void truncated(int rank)
 {
 	static const size_t sent[] = { 100, 3000, 100000, 100000, 8 * MB }, space[] = { 10, 100, 3000, 50000, 100 };
@@ -1819,6 +1907,8 @@ static const struct ct_test tests[] = {
 	{ "FI_SHM_TX_SIZE and FI_SHM_RX_SIZE are the sizes of queues", sizes, CT_SOLO | CT_RDM },
 	{ "the parameters of upstream libfabric are known", params, CT_SOLO | CT_RDM },
 	{ "messages wait for a peer started later", early, CT_RDM },
+	{ "messages to a new peer arrive while their sender makes no call", sender_sleeps, CT_RDM },
+	{ "first messages of two peers to each other arrive once and in order", first_messages_cross, CT_RDM },
 	{ "a message longer than its receive fails with its length, and later ones arrive", truncated, CT_RDM },
 	{ "a large message without a receive blocks no others", large_first, CT_RDM },
 	{ "accesses without a right to the memory fail at their initiator", wrong_keys, CT_RDM },

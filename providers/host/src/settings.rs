@@ -9,6 +9,10 @@ use std::sync::LazyLock;
 /// Most bytes of an injected message, as of the original.
 pub(crate) const MAX_INJECT: usize = 4096;
 
+/// Maximum bytes of messages sent behind a connection request before its response; a socket of the
+/// kernel takes more by default.
+const EARLY_DATA: usize = 64 << 10;
+
 /// Default of FI_OPT_MIN_MULTI_RECV in bytes, equal to upstream's.
 const MIN_MULTI_RECV: usize = 4096;
 
@@ -67,6 +71,7 @@ fn read() -> ShmConfig {
         )
         .map_or(u32::MAX, hold_off),
         min_multi_recv: MIN_MULTI_RECV,
+        early_data: EARLY_DATA,
         ..StreamSettings::of_params(prov)
     };
     // The original's, so that scripts that set them and lists of parameters stay as they are.

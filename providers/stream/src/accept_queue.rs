@@ -68,13 +68,21 @@ pub struct AcceptQueue<L> {
     token: u64,
     /// Maximum number of pending connections, even if descriptors would allow more.
     most: usize,
+    /// Messages may follow a request before its response: they stay in the link.
+    early_data: bool,
 }
 
 impl<L: ByteLink> AcceptQueue<L> {
     /// An empty list, of at most `most` callers. The poller reports a caller by `token` plus its
     /// index.
     pub fn new(token: u64, most: usize) -> Self {
-        Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
+        let (waiting, order) = (Slab::default(), VecDeque::new());
+        Self { waiting, order, came: 0, token, most, early_data: false }
+    }
+
+    /// Permits messages behind a request before its response.
+    pub fn permit_early_data(&mut self) {
+        self.early_data = true;
     }
 
     /// Number of pending connections.
@@ -132,7 +140,7 @@ impl<L: ByteLink> AcceptQueue<L> {
     /// protocol.
     pub fn receive(&mut self, id: u32) -> PendingConnState {
         let Some(caller) = self.waiting.get_mut(id) else { return PendingConnState::Over };
-        match caller.read() {
+        match caller.read(self.early_data) {
             Ok(true) => PendingConnState::Complete,
             Ok(false) => PendingConnState::Incomplete,
             Err(why) => {
@@ -155,6 +163,16 @@ impl<L: ByteLink> AcceptQueue<L> {
     pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, &Addr)> {
         let caller = self.waiting.get(id)?;
         Some((caller.request.as_ref()?, &caller.from))
+    }
+
+    /// Returns true if the caller has ended its direction of the link after a request with early data:
+    /// it sends the data on another link.
+    pub(crate) fn is_withdrawn(&self, id: u32) -> bool {
+        let is_early = |caller: &&PendingConn<L>| {
+            caller.request.as_ref().is_some_and(|request| request.knows.early)
+        };
+        let caller = self.waiting.get(id).filter(is_early);
+        self.early_data && caller.is_some_and(|caller| caller.link.has_ended())
     }
 
     /// Returns the number of the endpoint addressed by a pending connection.
@@ -199,13 +217,20 @@ impl<L: ByteLink> AcceptQueue<L> {
     fn await_more(&mut self, poller: &impl LinkPoller<L::Id>, id: u32) {
         let Some(caller) = self.waiting.get_mut(id) else { return };
         let (watched, known) = (caller.link.id(), (id, caller.serial));
-        if !self.order.contains(&known) {
+        let token = self.token | u64::from(id);
+        // Early data is not read before the response; the poller reports the end of the link.
+        let reads_on = !self.early_data || caller.is_answered;
+        let interest = if reads_on { Interest::READ } else { Interest::NONE };
+        let is_watched = if self.order.contains(&known) {
+            reads_on || poller.modify(watched, token, interest).is_ok()
+        } else {
             // The request was complete when the caller was admitted, so it was never put in the
             // list and the poller.
             self.order.push_back(known);
-            if poller.add(watched, self.token | u64::from(id), Interest::READ).is_err() {
-                self.drop(id);
-            }
+            poller.add(watched, token, interest).is_ok()
+        };
+        if !is_watched {
+            self.drop(id);
         }
     }
 
@@ -325,7 +350,7 @@ impl<L: ByteLink> PendingConn<L> {
 
     /// Returns true if the request is complete now. The error is the reason for closing the
     /// connection, or none if the peer closed it.
-    fn read(&mut self) -> Result<bool, Option<Malformed>> {
+    fn read(&mut self, early_data: bool) -> Result<bool, Option<Malformed>> {
         if self.is_answered {
             return self.discard();
         }
@@ -354,6 +379,9 @@ impl<L: ByteLink> PendingConn<L> {
                 Err(Error::AGAIN | Error::INTR) => return Ok(false),
                 Err(_) => return Err(None),
             }
+        }
+        if early_data {
+            return if self.link.has_ended() { Err(None) } else { Ok(true) };
         }
         // A caller whose request is complete must send nothing before it is answered.
         match self.link.recv(&mut buf[..1]) {

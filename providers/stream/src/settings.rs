@@ -77,6 +77,8 @@ pub struct StreamSettings {
     /// Time limit for a peer's response to a connection request, until the transfers waiting for
     /// the connection fail. None: no limit, because a computing process makes no progress.
     pub connect_timeout: Option<Duration>,
+    /// Maximum bytes of messages sent behind a connection request before its response; 0: none.
+    pub early_data: usize,
     /// Maximum concurrent connection attempts of an engine.
     pub calls: usize,
     /// Descriptors used by connections before idle connections are closed; none: three quarters of
@@ -407,6 +409,7 @@ impl Default for StreamSettings {
             secret: PskConfig::default(),
             hold_off: 0,
             connect_timeout: None,
+            early_data: 0,
             calls: CALLS_AT_A_TIME,
             max_connections: None,
             separate_limit: false,

@@ -256,6 +256,9 @@ pub trait ShmLink: ByteLink {
     /// then, and batching messages gains nothing.
     fn tx_over_shm(&self) -> bool;
 
+    /// Counts bytes sent before [`ByteLink::made`], directly after it.
+    fn count_early(&self, sent: usize);
+
     /// Runs [`ByteLink::send`] for a whole message without special attributes: this number,
     /// optional remote CQ data, an optional tag, and `body`, on a link sending [through shared
     /// memory](ShmLink::tx_over_shm). Returns false if it is not possible now, or not in this

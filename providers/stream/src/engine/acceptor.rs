@@ -115,6 +115,9 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
     /// holds its address ([`only_known`](crate::settings::StreamSettings::only_known)), or is
     /// refused.
     pub(super) fn answer(&mut self, id: u32) {
+        if self.rx.tx.io.callers.is_withdrawn(id) {
+            return self.rx.tx.io.callers.drop(id);
+        }
         let Some((request, from)) = self.rx.tx.io.callers.request(id) else { return };
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,

@@ -2,6 +2,7 @@
 use super::batch::Batch;
 use super::conn_request::ConnRequest;
 use super::conn_usage::ConnUsage;
+use super::early_data::EarlyData;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
 use super::peer_devices::PeerDevices;
 use super::trace::trace;
@@ -215,6 +216,8 @@ pub(crate) struct StreamConn<N: ShmTransport> {
     pub(super) stash: Vec<u8>,
     /// Our request, until it is sent, or answered if it is repeated.
     pub(super) request: Option<Box<ConnRequest>>,
+    /// Messages in `tx` sent before the response to our request.
+    pub(super) early: EarlyData,
     /// Set while the peer counts as an unknown peer: it opened the connection, and is in no address
     /// vector.
     pub(super) unknown_conn: Option<UnknownPeerConn>,
@@ -279,6 +282,7 @@ impl<N: ShmTransport> StreamConn<N> {
             expected: HashMap::new(),
             stash: Vec::new(),
             request: None,
+            early: EarlyData::default(),
             unknown_conn: None,
             sent: TrafficCounter::default(),
             received: TrafficCounter::default(),
@@ -555,6 +559,14 @@ impl<N: ShmTransport> StreamConn<N> {
     pub(super) fn take_over(&mut self, waiting: VecDeque<TxRequest>) {
         self.fenced = true;
         self.tx.extend(waiting);
+    }
+
+    /// Removes and returns the queue of a connection without a response, to be sent on another one.
+    pub(super) fn take_queue(&mut self) -> VecDeque<TxRequest> {
+        self.early.end();
+        let mut queue = std::mem::take(&mut self.tx);
+        queue.iter_mut().for_each(TxRequest::restart);
+        queue
     }
 
     /// Numbers a header sent now or with the batch, and writes it to the start of `wire`. Returns

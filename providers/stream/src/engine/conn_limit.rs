@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Minimum time between two searches for idle connections while others are about to end.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Maximum wait of a connection for space while peers reject all requests to close one.
+const MAX_WAIT: Duration = Duration::from_secs(4);
+
 /// Returns true if a connection was not opened for lack of descriptors.
 pub fn is_out_of_descriptors(error: Error) -> bool {
     error == Error::MFILE || error.code() == libc::ENFILE
@@ -37,6 +40,8 @@ pub(super) struct ConnLimit {
     pub(super) ending: Vec<(ConnName, Instant)>,
     /// One more connection may exceed the limit: there was no idle one.
     pub(super) may_exceed: bool,
+    /// Time since connections wait for space without one of them opened.
+    waiting_since: Option<Instant>,
     pub(super) shortage: DescriptorShortage,
     /// Times of the next sample of the traffic, and of the next search for idle connections.
     pub(super) next_sample: NextTime,
@@ -52,6 +57,7 @@ impl ConnLimit {
             used: if is_separate { Arc::default() } else { OF_PROCESS.clone() },
             ending: Vec::new(),
             may_exceed: false,
+            waiting_since: None,
             shortage: DescriptorShortage::default(),
             next_sample: NextTime::default(),
             next_search: NextTime::default(),
@@ -62,7 +68,15 @@ impl ConnLimit {
     /// Records an opened or accepted connection: there are descriptors.
     pub(super) fn opened(&mut self) {
         self.may_exceed = false;
+        self.waiting_since = None;
         self.shortage.opened();
+    }
+
+    /// Returns true if connections have waited for space for [`MAX_WAIT`]. The wait begins with the first
+    /// call after an opened connection.
+    pub(super) fn has_waited(&mut self, now: Instant) -> bool {
+        let since = *self.waiting_since.get_or_insert(now);
+        now.saturating_duration_since(since) >= MAX_WAIT
     }
 
     /// Records the end of a connection: there is a descriptor again.
@@ -88,5 +102,21 @@ impl ConnLimit {
     /// Returns the time of the next search for space.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.ending.iter().map(|(_, until)| *until).chain(self.shortage.until()).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_space_ends_after_its_maximum_and_begins_again_with_each_connection() {
+        let (mut limit, start) = (ConnLimit::new(true), Instant::now());
+        assert!(!limit.has_waited(start));
+        assert!(!limit.has_waited(start + MAX_WAIT / 2));
+        assert!(limit.has_waited(start + MAX_WAIT));
+        limit.opened();
+        assert!(!limit.has_waited(start + MAX_WAIT));
+        assert!(limit.has_waited(start + 2 * MAX_WAIT));
     }
 }

@@ -127,6 +127,8 @@ pub(super) struct StreamPeer {
     request: Option<(RequestNumber, bool)>,
     /// Number of the peer's last request rejected because of the established connection.
     rejected: Option<RequestNumber>,
+    /// The peer has rejected a connection request since the last connection.
+    is_rejected: bool,
     /// The last attempt found no process at the peer's address, and the peer was never connected.
     /// Its transfers wait until it exists
     /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
@@ -151,9 +153,14 @@ impl StreamPeer {
         }
     }
 
-    /// Records the response to the connection request.
-    pub(super) fn clear_request(&mut self) {
-        self.request = None;
+    /// Records the rejection of the connection request.
+    pub(super) fn set_rejected(&mut self) {
+        (self.request, self.is_rejected) = (None, true);
+    }
+
+    /// Returns true if the peer has rejected a connection request since the last connection.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.is_rejected
     }
 
     /// Returns true if the peer may have received a request whose response was lost.
@@ -164,7 +171,7 @@ impl StreamPeer {
     /// Records the established connection.
     pub(super) fn connected(&mut self) {
         self.retry.made();
-        (self.request, self.rejected) = (None, None);
+        (self.request, self.rejected, self.is_rejected) = (None, None, false);
     }
 
     /// Records a request of the peer rejected because of the established connection. Returns true if

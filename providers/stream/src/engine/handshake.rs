@@ -4,6 +4,7 @@
 //! at the same time, one of the connections gives way.
 use super::conn::Stage;
 use super::conn_request::{is_loss, is_reset};
+use super::early_sender::EarlySender;
 use super::ep::StreamEpKind;
 use super::rx_path::RxPath;
 use super::tokens::TOKEN_CONN;
@@ -84,6 +85,8 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 let local = memory && self.rx.tx.io.net.may_be_local(&conn.link);
                 let (acks, outcomes) = (true, true);
                 let rails = self.rx.tx.io.net.offers_rails(&conn.link);
+                let early = EarlySender::new(&mut self.rx.tx).may_send(id);
+                let conn = &mut self.rx.tx.io.conns[id];
                 let knows = PeerFeatures {
                     atomics: true,
                     multicast,
@@ -93,6 +96,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                     segments: true,
                     rails,
                     closing: self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm,
+                    early,
                 };
                 let data = conn.request.as_ref().map_or(&[][..], |request| request.data());
                 let mut message = CmMessage::encode_for(CmType::Request, knows, contexts, data);
@@ -110,6 +114,10 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                             peer.extra.set_request_sent();
                         }
                         self.rx.tx.io.watch(id);
+                        if early {
+                            self.rx.tx.io.conns[id].early.announce();
+                            EarlySender::new(&mut self.rx.tx).send(id);
+                        }
                     }
                     // The link is still being made, which is no error: the poller reports the end.
                     Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
@@ -124,6 +132,20 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             Stage::AwaitResponse if conn.usage.is_replaced => self.end_replaced(id),
             Stage::AwaitResponse => self.receive_response(id),
             Stage::Called | Stage::Connected => false,
+        }
+    }
+
+    /// Sends the request of a new connection, and queued messages behind it, as far as both are possible
+    /// now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_early(&mut self, id: u32) {
+        match self.rx.tx.io.conns.get(id).map(|conn| conn.stage) {
+            Some(Stage::Connecting) => {
+                self.advance(id);
+            }
+            Some(Stage::AwaitResponse) => EarlySender::new(&mut self.rx.tx).send(id),
+            _ => {}
         }
     }
 
@@ -277,6 +299,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
     /// Marks a connection as established: sends the queued transfers first, then starts reading.
     pub(super) fn established(&mut self, id: u32) {
         self.rx.tx.set_connected(id);
+        EarlySender::new(&mut self.rx.tx).complete(id);
         let conn = &mut self.rx.tx.io.conns[id];
         if let Some(unknown_conn) = &mut conn.unknown_conn {
             unknown_conn.connected(self.rx.tx.io.net.now());
@@ -355,6 +378,10 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         hello: &RdmHello,
         addr: Addr,
     ) {
+        if message.knows.early && message.order == ByteOrder::Network {
+            // Early data is in the byte order of the sender. The next request has none.
+            return self.reject(id, &[]);
+        }
         let ep_id = self.rx.tx.io.conns[id].ep;
         if !message.contexts.are_first() {
             self.context_request(id, message.contexts, hello, addr);
@@ -401,10 +428,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                         known.link.probe();
                     }
                 }
-                let reject_reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), &[]);
-                let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
-                self.rx.tx.drop_conn(id);
-                return;
+                return self.reject(id, &[]);
             }
             // Operations in flight to the previous process at this address are lost, except for
             // data sent by it before it ended.
@@ -420,7 +444,16 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 }
             }
             ConnReqDecision::Replace => {
-                let waiting = std::mem::take(&mut self.rx.tx.io.conns[other].tx);
+                if self.rx.tx.io.conns[other].early.has_sent() {
+                    if self.rx.tx.io.conns[id].link.has_ended() {
+                        // The peer may accept our request.
+                        self.rx.tx.drop_conn(id);
+                        return;
+                    }
+                    // From now on the peer ignores our request.
+                    self.rx.tx.io.conns[other].link.end_sending();
+                }
+                let waiting = self.rx.tx.io.conns[other].take_queue();
                 let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
                 entry.extra.parked.extend(waiting);
                 entry.conn = NONE;
@@ -463,6 +496,13 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         self.established(id);
     }
 
+    /// Rejects a connection request with these data, and closes its link.
+    fn reject(&mut self, id: u32, data: &[u8]) {
+        let reject_reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), data);
+        let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
+        self.rx.tx.drop_conn(id);
+    }
+
     /// Answers a connection request: accepts it, with an offer of shared memory if the caller
     /// takes one and may be here.
     pub(super) fn respond(
@@ -478,7 +518,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let offer =
             if wanted { self.rx.tx.io.net.offer_shm_upgrade(&conn.link, token) } else { None };
         let rails = knows.rails && offer.is_none() && self.start_rails(id, false).is_ok();
-        let knows = PeerFeatures { local: offer.is_some(), rails, ..knows };
+        let knows = PeerFeatures { local: offer.is_some(), rails, early: false, ..knows };
         match offer {
             Some(_) => self.rx.tx.io.may_go_local(),
             None if wanted => {}
@@ -550,7 +590,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             return;
         }
         if is_answered {
-            ep.peers[peer].extra.clear_request();
+            ep.peers[peer].extra.set_rejected();
         }
         let between_endpoints = ep.contexts_to(peer).are_first();
         if !between_endpoints && !data.is_empty() {
@@ -569,7 +609,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
     fn retry_connect(&mut self, id: u32, rule: &BackoffPolicy, is_answered: bool) {
         let conn = &mut self.rx.tx.io.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
-        let waiting = std::mem::take(&mut conn.tx);
+        let waiting = conn.take_queue();
         self.rx.tx.drop_conn(id);
         let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
         if entry.conn == id {
@@ -623,11 +663,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         let listener = self.rx.tx.io.conns[id].ep;
         let ep = &self.rx.tx.eps[listener];
         let Some(receiver) = ep.context_index.receiver(contexts.rx, listener) else {
-            let reject_reason =
-                CmMessage::encode(CmType::Nack, PeerFeatures::default(), NO_SUCH_CONTEXT);
-            let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
-            self.rx.tx.drop_conn(id);
-            return;
+            return self.reject(id, NO_SUCH_CONTEXT);
         };
         let answer = ep.answer_to(hello, self.rx.tx.io.net.process());
         let peer = self.rx.tx.eps[receiver].peer_at(addr);

@@ -297,7 +297,8 @@ impl<'a, N: ShmTransport> IdleCloser<'a, N> {
         let is_any_awaited =
             io.limit.ending.is_empty() && io.conns.iter().any(|(_, conn)| conn.is_awaited(now));
         let limit = &mut io.limit;
-        limit.may_exceed = limit.ending.is_empty() && !is_any_awaited;
+        let has_waited = limit.has_waited(now);
+        limit.may_exceed = (limit.ending.is_empty() && !is_any_awaited) || has_waited;
         let next = is_any_awaited.then_some(now + AWAITED_INTERVAL).or(limit.next_look());
         let has_space = self.rx.tx.io.has_space();
         if let (false, Some(next)) = (has_space, next) {

@@ -59,6 +59,10 @@ pub(super) struct EngineIo<N: ShmTransport> {
 impl<N: ShmTransport> EngineIo<N> {
     #[inline(always)]
     pub(super) fn new(net: N) -> Self {
+        let mut callers = AcceptQueue::new(TOKEN_CALLER, usize::MAX);
+        if N::Link::settings().early_data > 0 {
+            callers.permit_early_data();
+        }
         Self {
             net,
             owner: OwnerProcess::current(),
@@ -70,7 +74,7 @@ impl<N: ShmTransport> EngineIo<N> {
             silence_due: None,
             events: Vec::with_capacity(64),
             listeners: Listeners::default(),
-            callers: AcceptQueue::new(TOKEN_CALLER, usize::MAX),
+            callers,
             numbered: NumberedRequests::default(),
             limit: ConnLimit::new(N::Link::settings().separate_limit),
         }

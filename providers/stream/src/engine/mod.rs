@@ -47,6 +47,8 @@ mod device_fetch;
 mod device_path;
 mod device_recv;
 mod device_send;
+mod early_data;
+mod early_sender;
 mod endpoints;
 mod ep;
 mod ep_table;

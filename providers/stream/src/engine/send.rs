@@ -1,5 +1,6 @@
 //! Transfers of the application: messages, and accesses to memory of peers.
 use super::ep::StreamEpKind;
+use super::handshake::Handshake;
 use super::state::StreamState;
 use super::transfer::{
     COPY_MAX, Route, SendBody, TxCompletion, TxRequest, TxSchedule, body_of, level,
@@ -182,6 +183,9 @@ impl<N: ShmTransport> StreamState<N> {
             _ => {
                 let sent = self.rx.tx.send_later(ep_id, route, op, tagged, waits)?;
                 self.rx.conclude(sent);
+                if let (Route::Conn(id), 1..) = (route, N::Link::settings().early_data) {
+                    Handshake::new(&mut self.rx).send_early(id);
+                }
             }
         }
         Ok(())

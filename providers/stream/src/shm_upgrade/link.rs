@@ -589,6 +589,10 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ShmLink for UpgradableLink<L> {
         self.tx_path.is_shm()
     }
 
+    fn count_early(&self, sent: usize) {
+        self.tx_path.count(sent);
+    }
+
     #[inline(always)]
     fn send_fast(
         &self,

@@ -74,6 +74,9 @@ const KNOWS_CLOSING: u8 = 1;
 /// of its socket ([`RequestNumber`]).
 const REPEATS_REQUEST: u8 = 2;
 
+/// Among the further features of a request: messages may follow it before the response.
+const SENDS_EARLY: u8 = 4;
+
 /// Offset of the [`RequestNumber`] of a [`CmType::Request`], in network order. Upstream sends zeros
 /// there.
 const CM_NUMBER: usize = 5;
@@ -154,6 +157,8 @@ pub struct PeerFeatures {
     pub rails: bool,
     /// The sender agrees on the end of idle connections ([`StreamOp::Close`](super::StreamOp::Close)).
     pub closing: bool,
+    /// Messages of the sender may follow the request before its response.
+    pub early: bool,
 }
 
 impl PeerFeatures {
@@ -167,7 +172,7 @@ impl PeerFeatures {
             | bit(self.outcomes, KNOWS_OUTCOMES)
             | bit(self.segments, KNOWS_SEGMENTS)
             | bit(self.rails, KNOWS_RAILS);
-        [first, bit(self.closing, KNOWS_CLOSING)]
+        [first, bit(self.closing, KNOWS_CLOSING) | bit(self.early, SENDS_EARLY)]
     }
 }
 
@@ -324,6 +329,7 @@ impl CmMessage {
             segments: has_bit(KNOWS_SEGMENTS),
             rails: has_bit(KNOWS_RAILS),
             closing: ours && bytes[CM_FURTHER] & KNOWS_CLOSING != 0,
+            early: ours && bytes[CM_FURTHER] & SENDS_EARLY != 0,
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if has_bit(NAMES_CONTEXTS) && kind != CmType::Request => {

@@ -14,6 +14,7 @@ const NOTHING: PeerFeatures = PeerFeatures {
     outcomes: false,
     segments: false,
     closing: false,
+    early: false,
 };
 const ATOMICS: PeerFeatures = PeerFeatures { atomics: true, ..NOTHING };
 
@@ -92,10 +93,13 @@ fn request_number_follows_the_further_features_and_answers_have_none() {
 }
 
 #[test]
-fn closing_is_a_feature_of_its_own_byte() {
-    for (knows, further) in
-        [(NOTHING, 0), (ATOMICS, 0), (PeerFeatures { closing: true, ..NOTHING }, 1)]
-    {
+fn closing_and_early_data_are_features_of_a_byte_of_their_own() {
+    for (knows, further) in [
+        (NOTHING, 0),
+        (ATOMICS, 0),
+        (PeerFeatures { closing: true, ..NOTHING }, 1),
+        (PeerFeatures { early: true, ..NOTHING }, 4),
+    ] {
         for kind in [CmType::Request, CmType::Response] {
             let bytes = CmMessage::encode(kind, knows, b"data");
             assert_eq!((bytes[4], CmMessage::parse(&bytes).unwrap().knows), (further, knows));

@@ -8,22 +8,33 @@ use ofi_provider::device_allocation::{DeviceHandle, HANDLE_LEN};
 use ofi_provider::shm_channel::DeviceCell;
 use ofi_simulation::{NodeConfig, seeds};
 
+/// Returns a simulation of two nodes with memory of devices on one host.
+fn with_devices(seed: u64) -> RingSim {
+    RingSim::with(seed, |plan, world| {
+        (plan.nodes, plan.largest, plan.steps) = (2, 60_000, 1500);
+        (plan.cuts, plan.closes, plan.hostile) = (0, 0, false);
+        if seed % 2 == 1 {
+            (plan.shape, plan.parts) = (NodeConfig::Buffered, 1);
+        }
+        world.has_devices = true;
+        let is_shm = |one: &&StreamSettings| one.local.enabled && one.local.memory > 0;
+        let all: Vec<_> = choices()[0].iter().filter(is_shm).collect();
+        world.settings = all[seed as usize * 7 % all.len()];
+    })
+}
+
+/// The connections of contexts are rejected as the end of others of the same peer: in this world all
+/// requests to close connections are, one after the other.
+#[test]
+fn connection_exceeds_the_limit_after_a_wait_if_peers_reject_all_requests() {
+    with_devices(166).run();
+}
+
 #[test]
 fn allocations_of_devices_are_mapped_by_peers() {
     let copies = std::cell::Cell::new(0);
     seeds::run_all(16, |seed| {
-        let mut sim = RingSim::with(seed, |plan, world| {
-            (plan.nodes, plan.largest, plan.steps) = (2, 60_000, 1500);
-            (plan.cuts, plan.closes, plan.hostile) = (0, 0, false);
-            if seed % 2 == 1 {
-                (plan.shape, plan.parts) = (NodeConfig::Buffered, 1);
-            }
-            world.has_devices = true;
-            let is_shm = |one: &&StreamSettings| one.local.enabled && one.local.memory > 0;
-            let all: Vec<_> = choices()[0].iter().filter(is_shm).collect();
-            world.settings = all[seed as usize * 7 % all.len()];
-        });
-        let steps = sim.run();
+        let steps = with_devices(seed).run();
         copies.set(copies.get() + ofi_simulation::device::shared_copies());
         steps
     });

@@ -11,6 +11,8 @@
 mod devices;
 mod direction;
 #[cfg(test)]
+mod early_data;
+#[cfg(test)]
 mod lost_answers;
 mod passive;
 pub mod rings;
@@ -365,9 +367,14 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
     CHOICES.get_or_init(|| {
         let mib = 1 << 20;
         let usual = [
-            StreamSettings { prefetch: 16 << 10, ..StreamSettings::default() },
+            StreamSettings { prefetch: 16 << 10, early_data: 8 << 10, ..StreamSettings::default() },
             StreamSettings { prefetch: 2048, batch: 300, calls: 1, ..StreamSettings::default() },
-            StreamSettings { prefetch: 16 << 10, max_saved_size: 500, ..StreamSettings::default() },
+            StreamSettings {
+                prefetch: 16 << 10,
+                max_saved_size: 500,
+                early_data: 900,
+                ..StreamSettings::default()
+            },
             StreamSettings {
                 prefetch: 4096,
                 max_saved: Some(3),
@@ -381,7 +388,12 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
                 batch: 0,
                 ..StreamSettings::default()
             },
-            StreamSettings { prefetch: 8192, zerocopy_size: 700, ..StreamSettings::default() },
+            StreamSettings {
+                prefetch: 8192,
+                zerocopy_size: 700,
+                early_data: usize::MAX,
+                ..StreamSettings::default()
+            },
             StreamSettings {
                 prefetch: 8192,
                 zerocopy_size: 3000,
@@ -398,6 +410,8 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
             let all = all.flat_map(|one| LIMITS.map(|limit| (one.clone(), limit)));
             all.map(|(((local, usual), rails), max_connections)| StreamSettings {
                 local,
+                // Early data needs links of one host.
+                early_data: if rails == RailSettings::default() { usual.early_data } else { 0 },
                 rails,
                 max_connections,
                 separate_limit: true,

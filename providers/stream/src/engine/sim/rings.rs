@@ -798,7 +798,12 @@ impl ByteLink for RingCursor {
     }
 
     fn has_ended(&self) -> bool {
-        self.with(|pipe, _| pipe.making == Making::Refused || pipe.directions[1 - self.side].closed)
+        self.with(|pipe, _| {
+            let inbound = &pipe.directions[1 - self.side];
+            // Early data needs links with an immediate report of the end.
+            let closes = Self::settings().early_data > 0 && inbound.close.is_some();
+            pipe.making == Making::Refused || inbound.closed || closes
+        })
     }
 
     fn unacknowledged(&self) -> usize {

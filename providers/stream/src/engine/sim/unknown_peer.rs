@@ -24,6 +24,7 @@ pub(super) fn first_sent(random: &mut SimRandom) -> Vec<u8> {
         segments: bit(random),
         rails: bit(random),
         closing: bit(random),
+        early: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {

@@ -69,8 +69,9 @@ impl DialRepeats {
 impl StreamWorld {
     /// Cuts a link between two addresses, if there is one: from each direction a part of the data
     /// in flight is lost, and everything after it. If peers encrypt, bytes are sometimes changed in
-    /// transit before the disconnect. Returns true if there was a link, unless the loss of all such
-    /// links has no effect on the connection.
+    /// transit before the disconnect. Links with early data lose no response, like sockets of one host.
+    /// Returns true if there was a link, unless the loss of all such links has no effect on the
+    /// connection.
     pub(crate) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
         // A link's end that called has a port of its own.
         let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
@@ -83,7 +84,11 @@ impl StreamWorld {
         let resume = RingCursor::settings().rails.resume > 0 && !self.batched;
         let apart = self.apart;
         let encrypts = RingCursor::settings().secret.encrypts();
+        let has_early = RingCursor::settings().early_data > 0;
         for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
+            if has_early && pipe.making == Making::Made && !pipe.made[0] {
+                continue;
+            }
             if pipe.making == Making::Dialing {
                 pipe.making = Making::Refused;
                 // A refused first socket is final, even with resumed links.
