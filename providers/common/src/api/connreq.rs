@@ -162,29 +162,32 @@ pub fn request_of_endpoint<T: Any + Send>(handle: *const fid) -> Result<Endpoint
 mod tests {
     use super::*;
 
+    // Owners are even, like the addresses of endpoints: those of read requests are odd, and dropped by
+    // other tests at the same time.
+
     #[test]
     fn a_request_is_answered_once_and_an_unknown_handle_is_refused() {
-        let handle = ConnRequest::keep(5u8, 1);
+        let handle = ConnRequest::keep(5u8, 2);
         assert_eq!(take_request::<u16>(handle), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(handle), Ok(5));
         assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(std::ptr::null()), Err(Error::INVAL));
-        let other = ConnRequest::keep(6u8, 2);
-        ConnRequest::drop_all_of(2);
+        let other = ConnRequest::keep(6u8, 4);
+        ConnRequest::drop_all_of(4);
         assert_eq!(take_request::<u8>(other), Err(Error::INVAL));
     }
 
     #[test]
     fn read_requests_outlive_their_passive_endpoint() {
-        let (read, unread) = (ConnRequest::keep(1u8, 5), ConnRequest::keep(2u8, 5));
-        let another = ConnRequest::keep(3u8, 6);
-        let left = ConnRequest::drop_unread_of(5, &[unread as usize, another as usize]);
+        let (read, unread) = (ConnRequest::keep(1u8, 6), ConnRequest::keep(2u8, 6));
+        let another = ConnRequest::keep(3u8, 8);
+        let left = ConnRequest::drop_unread_of(6, &[unread as usize, another as usize]);
         assert_eq!(take_request::<u8>(unread), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(another), Ok(3));
-        ConnRequest::drop_all_of(5);
+        ConnRequest::drop_all_of(6);
         assert_eq!(take_request::<u8>(read), Ok(1), "the address may be a later endpoint's");
-        let unanswered = ConnRequest::keep(4u8, 7);
-        let later = ConnRequest::drop_unread_of(7, &[]);
+        let unanswered = ConnRequest::keep(4u8, 10);
+        let later = ConnRequest::drop_unread_of(10, &[]);
         drop(left);
         assert!(PENDING.with(unanswered as usize, |_| ()).is_some());
         drop(later);
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_request_of_an_endpoint_can_be_rejected_until_it_is_accepted() {
-        let handle = ConnRequest::keep(7u8, 3);
+        let handle = ConnRequest::keep(7u8, 12);
         assert!(request_of_endpoint::<u16>(handle).is_err());
         let own = request_of_endpoint::<u8>(handle).unwrap();
         assert_eq!(own.look(|request| *request), Some(7));
@@ -201,11 +204,11 @@ mod tests {
         assert_eq!(take_request::<u16>(handle), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(handle), Ok(7));
         assert_eq!((own.take(), own.look(|request| *request)), (None, None));
-        let handle = ConnRequest::keep(8u8, 3);
+        let handle = ConnRequest::keep(8u8, 12);
         let own = request_of_endpoint::<u8>(handle).unwrap();
         assert_eq!(own.take(), Some(8));
         assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
-        let handle = ConnRequest::keep(9u8, 3);
+        let handle = ConnRequest::keep(9u8, 12);
         drop(request_of_endpoint::<u8>(handle).unwrap());
         assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
     }
