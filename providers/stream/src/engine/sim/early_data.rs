@@ -14,7 +14,7 @@ fn send_early(seed: u64, world: &mut OverRings) {
 }
 
 #[test]
-fn random_endpoint_events_complete_each_operation_once_with_early_data() {
+fn random_events_of_worlds_with_early_data_complete_each_operation_once() {
     seeds::run_all(100, |seed| {
         let change = |_: &mut SimPlan, world: &mut OverRings| send_early(seed, world);
         RingSim::with(seed, change).run()
