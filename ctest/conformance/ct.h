@@ -298,6 +298,19 @@ static inline void ct_nap(int ms)
 	struct timespec t = { ms / 1000, (ms % 1000) * 1000000L };
 	nanosleep(&t, NULL);
 }
+/* Mappings of this process with this part of a name. */
+static inline int ct_mappings(const char *name)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[1000];
+	int n = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		n += strstr(line, name) != NULL;
+	fclose(maps);
+	return n;
+}
 /* Stops a process; when this returns, all of its threads stand. */
 static inline void ct_stop(pid_t pid)
 {

@@ -797,18 +797,7 @@ static void close_file(struct file *f)
 	close(f->fd);
 }
 /* Mappings of such files in this process. */
-static int file_mappings(void)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	char line[512];
-	int n = 0;
-
-	CHECK(maps);
-	while (fgets(line, sizeof line, maps))
-		n += strstr(line, DMABUF_NAME) || strstr(line, "/dmabuf:");
-	fclose(maps);
-	return n;
-}
+static int file_mappings(void) { return ct_mappings("/memfd:" DMABUF_NAME) + ct_mappings("/dmabuf:"); }
 static int register_file(struct ct *c, struct fi_mr_dmabuf d, uint64_t access, struct fid_mr **r)
 {
 	struct fi_mr_attr a = { .dmabuf = &d, .iov_count = 1, .access = access, .requested_key = 77 };
@@ -1035,18 +1024,7 @@ static int ask(uint64_t caps, struct fi_info **i)
 	fi_freeinfo(h);
 	return r;
 }
-static int is_mapped(const char *name)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[1000];
-	int found = 0;
-
-	CHECK(f);
-	while (fgets(line, sizeof line, f))
-		found |= strstr(line, name) != NULL;
-	fclose(f);
-	return found;
-}
+static int is_mapped(const char *name) { return ct_mappings(name) > 0; }
 /* fi_getinfo(3): FI_HMEM is for those that ask for it: no library of a device is loaded for others. */
 static void only_on_request(int rank)
 {

@@ -22,18 +22,7 @@ static void tcp_only(void)
 	ct_needs_memory();
 }
 /* Mappings of memory that peers share, in this process. */
-static int shared(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[500];
-	int n = 0;
-
-	CHECK(f);
-	while (fgets(line, sizeof line, f))
-		n += strstr(line, "/memfd:ofi-local") != NULL;
-	fclose(f);
-	return n;
-}
+static int shared(void) { return ct_mappings("/memfd:ofi-local"); }
 static int descriptors(void)
 {
 	DIR *d = opendir("/proc/self/fd");
