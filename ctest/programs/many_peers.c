@@ -2,12 +2,15 @@
  * A server and clients of tcp for tests with few descriptors (ctest/faults/limit_test). A client is a process with several
  * endpoints; in each round each of them sends a short and a longer message and waits for the answer.
  * PEERS_PROVIDER names the provider (default tcp). With PEERS_TAGGED=1 the messages are tagged: a server takes requests with any
- * tag, and an answer has the tag of its request, as with Mercury.
+ * tag, and an answer has the tag of its request, as with Mercury. With PEERS_FILES=N a server has N files open, and opens another
+ * for each message.
  *
  *   many_peers server PEERS ROUNDS          prints its address, and serves so many endpoints
  *   many_peers client ADDRESS FIRST PEERS ROUNDS [PAUSE]
  *                                           endpoints with the numbers FIRST and up; PAUSE milliseconds between rounds
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,14 +173,26 @@ static struct operation *receive(int pause)
 	check_message(&op->m, e.len);
 	return op;
 }
+static int open_file(void)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		FAIL("a file cannot be opened: %s", strerror(errno));
+	return fd;
+}
 static void serve(uint32_t peers, uint32_t rounds)
 {
+	const char *files = getenv("PEERS_FILES");
+
 	char address[ADDRESS];
 	struct fid_ep *ep;
 	fi_addr_t *names = calloc(peers, sizeof *names);
 	uint32_t *numbers = calloc(peers, sizeof *numbers), answers = peers * rounds;
 	struct operation *ops = calloc(RECEIVES, sizeof *ops);
 
+	for (int i = files ? atoi(files) : 0; i; i--)
+		open_file();
 	open_domain();
 	ep = open_endpoint(address);
 	for (int i = 0; i < RECEIVES; i++)
@@ -198,6 +213,8 @@ static void serve(uint32_t peers, uint32_t rounds)
 		if (m->number % 2)
 			post_send(ep, names[m->peer], address, m->peer, m->number);
 		post_receive(ep, op, 0, ~0ULL);
+		if (files)
+			close(open_file());
 		left--;
 	}
 	while (sent < (int)answers)

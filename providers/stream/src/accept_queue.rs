@@ -3,7 +3,7 @@
 //!
 //! Without a well-formed request an unknown peer stays in this list. It holds one of a bounded
 //! number of entries for at most half a minute. No other part of the provider knows of the peer.
-use crate::conn_quota::UnknownPeerConn;
+use crate::conn_quota::{ReservedDescriptor, UnknownPeerConn};
 use crate::transport::{ByteLink, LinkPoller};
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
 use ofi_provider::addr::Addr;
@@ -32,6 +32,8 @@ pub struct PendingConn<L> {
     pub from: Addr,
     /// Counts the pending connection among those of unknown peers.
     pub unknown_conn: UnknownPeerConn,
+    /// Counts one of the last descriptors of the process.
+    pub(crate) reserved: Option<ReservedDescriptor>,
     /// Number of the addressed endpoint among the endpoints sharing the list.
     pub called: u32,
     /// Bytes received of the connection request.
@@ -111,6 +113,7 @@ impl<L: ByteLink> AcceptQueue<L> {
         self.came += 1;
         let (serial, watched) = (self.came, link.id());
         let id = self.waiting.insert(PendingConn {
+            reserved: ReservedDescriptor::of(link.fd()),
             link,
             unknown_conn: UnknownPeerConn::new(&from),
             from,

@@ -5,8 +5,11 @@
 //! the whole process, over all listeners and sources. The listeners owning them select the
 //! connections to close when there are too many.
 use ofi_provider::addr::Addr;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,57 @@ pub(crate) fn most() -> usize {
 
 fn most_of(descriptors: usize) -> usize {
     descriptors - descriptors / 4
+}
+
+/// Divisor of the descriptor limit for the number of descriptors reserved for the program, and the
+/// maximum of this number. Connections take half of them at most.
+const RESERVE_SHARE: usize = 8;
+const MAX_RESERVE: usize = 64;
+
+fn reserve(descriptors: usize) -> usize {
+    (descriptors / RESERVE_SHARE).min(MAX_RESERVE)
+}
+
+/// Number of reserved descriptors taken by connections of the process.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a connection with one of the last descriptors of the process, for the lifetime of this value.
+/// The kernel assigns the lowest free number, so all descriptors below are in use.
+#[derive(Debug)]
+pub(crate) struct ReservedDescriptor;
+
+impl ReservedDescriptor {
+    /// Counts a connection with this descriptor; none if it is not one of the last, or if the link has no
+    /// descriptor.
+    pub(crate) fn of(fd: Result<RawFd>) -> Option<Self> {
+        let fd = fd.ok().and_then(|fd| usize::try_from(fd).ok())?;
+        is_reserved(fd, max_descriptors()).then(Self::count)
+    }
+
+    fn count() -> Self {
+        RESERVED.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for ReservedDescriptor {
+    fn drop(&mut self) {
+        RESERVED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_reserved(fd: usize, descriptors: usize) -> bool {
+    fd >= descriptors - reserve(descriptors)
+}
+
+/// Fails with -FI_EMFILE if another connection would leave the program too few descriptors.
+pub(crate) fn check_reserve() -> Result {
+    let is_free = is_free(RESERVED.load(Ordering::Relaxed), max_descriptors());
+    if is_free { Ok(()) } else { Err(Error::MFILE) }
+}
+
+fn is_free(taken: usize, descriptors: usize) -> bool {
+    taken <= reserve(descriptors) / 2
 }
 
 /// Minimum lifetime of an unknown peer's connection: its first messages are in flight, and count as
@@ -166,6 +220,27 @@ mod tests {
         assert!(book(81, 2).are_too_many(81, 100));
         assert!(!book(81, 2).are_too_many(1, 100), "the other still gets in");
         assert!(book(101, 2).are_too_many(1, 100));
+    }
+
+    #[test]
+    fn the_last_descriptors_are_reserved_for_the_program() {
+        assert_eq!([34, 35].map(|fd| is_reserved(fd, 40)), [false, true]);
+        assert_eq!([959, 960].map(|fd| is_reserved(fd, 1024)), [false, true]);
+        assert!(!is_reserved(4, 5) && !is_reserved(1 << 20, usize::MAX));
+        assert_eq!([2, 3].map(|taken| is_free(taken, 40)), [true, false]);
+        assert_eq!([0, 1].map(|taken| is_free(taken, 5)), [true, false]);
+    }
+
+    #[test]
+    fn connections_with_the_last_descriptors_are_counted_until_they_end() {
+        assert!(ReservedDescriptor::of(Err(Error::NOSYS)).is_none());
+        assert!(
+            ReservedDescriptor::of(Ok(-1)).is_none() && ReservedDescriptor::of(Ok(0)).is_none()
+        );
+        let most = i32::try_from(max_descriptors()).unwrap_or(i32::MAX);
+        let last = [(); 3].map(|()| ReservedDescriptor::of(Ok(most)));
+        assert!(RESERVED.load(Ordering::Relaxed) >= 3);
+        drop(last);
     }
 
     #[test]

@@ -312,7 +312,8 @@ impl CorePassiveEp {
     }
 
     /// Returns the descriptors used by connections of the process, their maximum, and the number
-    /// of connections waiting at the listener for space ([`OPT_CONN_USAGE`]). Fails if the core provider does not report them.
+    /// of connections waiting at the listener for space ([`OPT_CONN_USAGE`]). The maximum is 0 while no
+    /// connection may be opened. Fails if the core provider does not report them.
     pub fn conn_usage(&self) -> Result<[usize; 3]> {
         let mut usage = [0u64; 3];
         let mut len = size_of_val(&usage);

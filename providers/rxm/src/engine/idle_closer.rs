@@ -367,7 +367,8 @@ pub(super) fn wait_in_line(ep: &mut RxmEngineEp, id: u32) {
 /// Starts a connection attempt. Without a descriptor it is queued.
 pub(super) fn start_or_wait(ep: &mut RxmEngineEp, id: u32) -> Result {
     let open = ep.common.conn_counts.open();
-    match ep.start_connect(id) {
+    let has_descriptors = conn_space(ep).max > 0;
+    match if has_descriptors { ep.start_connect(id) } else { Err(Error::MFILE) } {
         Err(Error::MFILE) if ep.limit.shortage.retries(clock(), open) => {
             ep.conns.drop_link(id);
             ep.conns[id].link = Link::Refused;

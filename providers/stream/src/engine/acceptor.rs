@@ -8,6 +8,7 @@ use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::unknown_conns::UnknownConns;
 use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConnState};
+use crate::conn_quota;
 use crate::repeated_requests::RepeatOutcome;
 use crate::transport::{ByteLink, LinkListener, ShmTransport};
 use crate::wire::RdmHello;
@@ -53,7 +54,7 @@ impl<'a, N: ShmTransport> Acceptor<'a, N> {
                 return;
             }
             let Some(listener) = self.rx.tx.io.listeners.get(ep_id) else { return };
-            match listener.accept() {
+            match conn_quota::check_reserve().and_then(|()| listener.accept()) {
                 Ok((link, from)) => {
                     let io = &mut self.rx.tx.io;
                     let now = io.net.now();

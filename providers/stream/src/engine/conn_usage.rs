@@ -1,4 +1,5 @@
 //! Use of connections: their descriptors and traffic, and the agreement on their end.
+use crate::conn_quota::ReservedDescriptor;
 use ofi_provider::conn_limit::{IdleTime, REJECTION_PAUSE, TRAFFIC_PAUSE};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,6 +88,7 @@ pub(super) struct ConnUsage {
     /// This end has opened the connection.
     pub(super) is_dialed: bool,
     pub(super) descriptors: Option<UsedDescriptors>,
+    pub(super) reserved: Option<ReservedDescriptor>,
     /// Time since the last traffic.
     pub(super) idle: IdleTime<TrafficMark>,
     /// Last rejection of a request by the peer.

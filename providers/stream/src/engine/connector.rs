@@ -7,6 +7,7 @@ use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::transfer::Route;
 use super::tx_path::TxPath;
+use crate::conn_quota;
 use crate::transport::{ByteLink, ShmTransport, peer_of};
 use crate::wire::RequestNumber;
 use ofi_provider::addr::Addr;
@@ -125,6 +126,7 @@ impl Connector {
         if ep.is_out_of_reach(peer) {
             return Err(Error::FIREWALLADDR);
         }
+        conn_quota::check_reserve()?;
         let hello = ep.hello(tx.io.net.process());
         let addr = ep.peers[peer].addr.clone();
         let id = self.dial(tx, ep_id, &addr, hello.encode().to_vec())?;

@@ -18,6 +18,7 @@ use super::ep::StreamEpKind;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
 use super::tx_path::{TxPath, TxResult};
+use crate::conn_quota::ReservedDescriptor;
 use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{CloseStep, StreamHeader};
 use ofi_provider::conn_limit::{is_awaited, longest_idle, max_closings};
@@ -56,6 +57,7 @@ impl<N: ShmTransport> EngineIo<N> {
         let mut used = UsedDescriptors::new(&self.limit.used);
         used.set(conn.link.descriptors());
         conn.usage.descriptors = Some(used);
+        conn.usage.reserved = ReservedDescriptor::of(conn.link.fd());
     }
 
     /// Returns true if another connection may be opened or accepted now.

@@ -1,6 +1,6 @@
 //! Connection request at a passive endpoint.
 use crate::accept_queue::PendingConn;
-use crate::conn_quota::UnknownPeerConn;
+use crate::conn_quota::{ReservedDescriptor, UnknownPeerConn};
 use crate::repeated_requests::{NumberedRequests, RequestLink};
 use crate::transport::ByteLink;
 use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures};
@@ -18,6 +18,8 @@ pub struct StreamRequest<L> {
     knows: PeerFeatures,
     /// Counts the connection among those of unknown peers until the application answers.
     _unknown_conn: UnknownPeerConn,
+    /// Counts one of the last descriptors of the process.
+    _reserved: Option<ReservedDescriptor>,
     /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
     /// a weak reference.
     _pending: Arc<()>,
@@ -39,13 +41,14 @@ impl<L: ByteLink> StreamRequest<L> {
     }
 
     fn new(caller: PendingConn<L>, message: &CmMessage, pending: Arc<()>) -> Self {
-        let PendingConn { link, unknown_conn, .. } = caller;
+        let PendingConn { link, unknown_conn, reserved, .. } = caller;
         Self {
             link: Arc::new(RequestLink::new(link)),
             is_repeated: message.number.is_some(),
             order: message.order,
             knows: message.knows,
             _unknown_conn: unknown_conn,
+            _reserved: reserved,
             _pending: pending,
         }
     }

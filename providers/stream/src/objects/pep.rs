@@ -189,7 +189,11 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
         state.unanswered.retain(|request| request.request.strong_count() > 0);
         let [used, max] = state.conn_usage();
         let AcceptLimit { waiting, is_short, .. } = state.limit;
-        let max = if is_short { max.min(used) } else { max };
+        let max = match conn_quota::check_reserve() {
+            Ok(()) if is_short => max.min(used),
+            Ok(()) => max,
+            Err(_) => 0,
+        };
         let usage = [used, max, waiting];
         let bytes = value.first_chunk_mut::<24>().ok_or(Error::TOOSMALL)?;
         for (bytes, number) in bytes.chunks_exact_mut(8).zip(usage) {
@@ -260,7 +264,8 @@ impl<N: ShmTransport> StreamPepState<N> {
                 self.limit.waiting = listener.waiting().max(1);
                 return self.wait(LIMIT_DELAY);
             }
-            match listener.accept() {
+            let reserve = if self.limit.is_limited { conn_quota::check_reserve() } else { Ok(()) };
+            match reserve.and_then(|()| listener.accept()) {
                 Ok((link, from)) => {
                     self.limit =
                         AcceptLimit { is_limited: self.limit.is_limited, ..Default::default() };
