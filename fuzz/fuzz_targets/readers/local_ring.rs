@@ -1,6 +1,6 @@
 //! Pipe between processes of one host, with a hostile peer overwriting the shared memory between
 //! local calls.
-use ofi_provider::buf::{GatherList, ScatterList, CopyMode};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::shm_channel::ShmChannel;
@@ -74,7 +74,10 @@ pub fn run(bytes: &[u8]) {
                 let mut list = GatherList::default();
                 list.push_bytes(&source[..cut]);
                 list.push_bytes(&source[cut..n]);
-                check(end.send_list(&list, [CopyMode::Copied, CopyMode::ZeroCopy][what as usize % 2]), n);
+                check(
+                    end.send_list(&list, [CopyMode::Copied, CopyMode::ZeroCopy][what as usize % 2]),
+                    n,
+                );
             }
             3 => {
                 check(end.recv(&mut buf[..n]), n);
@@ -88,7 +91,7 @@ pub fn run(bytes: &[u8]) {
             }
             5 => {
                 let _ = (end.has_data(), end.has_space(), end.can_expose(), end.is_exposing());
-                let _ = (end.peer_switched_at(), end.set_polled(n % 2 == 0));
+                let _ = (end.peer_switched_at(), end.set_polled(n.is_multiple_of(2)));
                 if let Ok(done) = end.zcopy_completed() {
                     assert!(done.high.wrapping_sub(done.low) < bytes.len() as u32);
                 }

@@ -5,7 +5,8 @@
 #[path = "../../../providers/rxm/src/wire.rs"]
 mod wire;
 use wire::{
-    Accept, HEADER_LEN, PacketKind, RejectReason, RxmConnReq, RxmHeader, read_segments, write_segments,
+    Accept, HEADER_LEN, PacketKind, RejectReason, RxmConnReq, RxmHeader, read_segments,
+    write_segments,
 };
 
 pub fn run(bytes: &[u8]) {

@@ -77,7 +77,7 @@ fn open(input: &[u8]) {
     }
     let (mut rest, mut opened) = (&bytes[..], Vec::new());
     // Room for less than a record, and for all of it.
-    let buf = &mut [0; 200][..if input.len() % 2 == 0 { 64 } else { 200 }];
+    let buf = &mut [0; 200][..if input.len().is_multiple_of(2) { 64 } else { 200 }];
     loop {
         while to.has_opened() {
             let n = to.take(buf);

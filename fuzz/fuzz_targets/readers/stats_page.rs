@@ -22,7 +22,11 @@ pub fn run(bytes: &[u8]) {
     let is_printable = |text: &str| text.len() < 4096 && !text.chars().any(char::is_control);
     assert!(is_printable(&page.provider()));
     for peer in page.peers() {
-        assert!(is_printable(&address(&peer.address)) && is_printable(state(peer)) && is_printable(link(peer)));
+        assert!(
+            is_printable(&address(&peer.address))
+                && is_printable(state(peer))
+                && is_printable(link(peer))
+        );
     }
     let process = StatsProcess::new(1, SystemStats::default(), vec![page]);
     let mut other = process.clone();

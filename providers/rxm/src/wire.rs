@@ -834,4 +834,5 @@ pub fn read_answer(payload: &[u8]) -> Parsed<(i32, &[u8])> {
 }
 
 #[cfg(test)]
+#[path = "wire/tests.rs"]
 mod tests;

@@ -833,4 +833,13 @@ mod tests {
     fn random_endpoint_events_complete_each_operation_once() {
         seeds::run_all(200, run);
     }
+    #[test]
+    fn scripts_of_earlier_fuzzing_run_without_an_error() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/stream_sim");
+        let scripts: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+        assert!(!scripts.is_empty());
+        for script in scripts {
+            super::follow(&std::fs::read(script.unwrap().path()).unwrap());
+        }
+    }
 }
