@@ -321,28 +321,30 @@ static void forbidden(int rank) { (void)rank; notified(1); }
 static void only_sends(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .progress = FI_PROGRESS_MANUAL };
-	enum { COMBINED = 8, MOST = 4000 };
+	enum { COMBINED = 8, MOST = 4000, WAYS = 3 };
+	static const struct { size_t len; int inject; } ways[WAYS] = { { 64, 0 }, { 64, 1 }, { 5000, 0 } };
 
 	if (strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm") && strcmp(ct_prov, "shm"))
 		SKIP("no memory that peers share");
 	ct_needs_memory();
 	for (int sender = 0; sender < 2; sender++)
-		for (int inject = 0; inject < 2; inject++) {
+		for (int way = 0; way < WAYS; way++) {
+			const size_t len = ways[way].len;
 			struct ct c;
 			char *b, end = 0;
 			int sent = 0;
 
 			ct_open(&c, &o);
-			b = ct_alloc(&c, 64);
-			talk(&c, b, 64, 1);
+			b = ct_alloc(&c, len);
+			talk(&c, b, len, 1);
 			ct_barrier(&c);
 			while (!end) {
 				if (rank != sender) {
 					for (int i = 0; i < COMBINED; i++) {
-						OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(1)));
+						OK(fi_recv(c.ep, b, len, ct_desc(b), c.peer, CTX(1)));
 						if (!i)
 							ct_send_oob("r", 1);
-						ct_recvd(&c, CTX(1), 64);
+						ct_recvd(&c, CTX(1), len);
 					}
 					ct_send_oob("g", 1);
 					ct_recv_oob(NULL, &end, 1);
@@ -352,17 +354,17 @@ static void only_sends(int rank)
 				for (int i = 0; i < COMBINED; i++, sent++) {
 					struct fi_cq_tagged_entry e;
 
-					if (inject) {
-						OK(fi_inject(c.ep, b, 64, c.peer));
+					if (ways[way].inject) {
+						OK(fi_inject(c.ep, b, len, c.peer));
 						continue;
 					}
-					OK(fi_send(c.ep, b, 64, ct_desc(b), c.peer, CTX(0)));
+					OK(fi_send(c.ep, b, len, ct_desc(b), c.peer, CTX(0)));
 					EQ(fi_cq_read(c.tx, &e, 1), 1);
 				}
 				ct_recv_oob(NULL, &end, 1);
 				end = shared() >= 3;	/* two doors and a pipe */
 				if (!end && sent >= MOST)
-					FAIL("%d messages, and none through memory", sent);
+					FAIL("%d messages of %zu bytes, and none through memory", sent, len);
 				ct_send_oob(&end, 1);
 			}
 			ct_done(&c);

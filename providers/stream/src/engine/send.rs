@@ -186,6 +186,9 @@ impl<N: ShmTransport> StreamState<N> {
                 if let (Route::Conn(id), 1..) = (route, N::Link::settings().early_data) {
                     Handshake::new(&mut self.rx).send_early(id);
                 }
+                if let (Route::Conn(id), true) = (route, self.rx.tx.io.net.is_due()) {
+                    poll_and_flush(self, id);
+                }
             }
         }
         Ok(())
@@ -319,6 +322,9 @@ impl<N: ShmTransport> StreamState<N> {
                 } else {
                     ep.completions.done(finish.entry(), finish.report);
                 }
+                if len > COPY_MAX && self.rx.tx.io.net.is_due() {
+                    poll_and_flush(self, conn_id);
+                }
             }
             result => self.sent_in_part(ep_id, conn_id, op, header, finish, result),
         }
@@ -359,15 +365,24 @@ impl<N: ShmTransport> StreamState<N> {
         outgoing.sent = sent;
         conn.tx.push_back(outgoing);
         if self.rx.tx.io.net.is_due() {
-            self.rx.tx.io.poll.count_iteration();
-            self.poll_io(None);
-            // It may have ended, and its number be another's, to whom that does nothing.
-            if self.rx.tx.io.conns.get(conn_id).is_none_or(|conn| !conn.is_connected()) {
-                return;
-            }
-            self.rx.flush(conn_id);
+            return poll_and_flush(self, conn_id);
         }
         self.rx.tx.io.mark_active(conn_id);
         self.rx.tx.io.watch_unsent(conn_id);
     }
+}
+
+/// Runs the progress iteration requested by a link, then sends the data queued on a
+/// connection.
+#[cold]
+fn poll_and_flush<N: ShmTransport>(state: &mut StreamState<N>, conn_id: u32) {
+    state.rx.tx.io.poll.count_iteration();
+    state.poll_io(None);
+    // It may have ended, and its number be another's, to whom that does nothing.
+    if state.rx.tx.io.conns.get(conn_id).is_none_or(|conn| !conn.is_connected()) {
+        return;
+    }
+    state.rx.flush(conn_id);
+    state.rx.tx.io.mark_active(conn_id);
+    state.rx.tx.io.watch_unsent(conn_id);
 }

@@ -519,6 +519,10 @@ impl<L: ZeroCopyLink + AuthenticatedLink> ByteLink for UpgradableLink<L> {
         if !self.tx_path.is_shm() {
             let part = self.part()?;
             if !self.moves_out(part) {
+                // A library thread may send the list, and cannot retry it: the iteration follows.
+                if part.trigger.wants_poll() {
+                    part.net.is_due.set(true);
+                }
                 let zcopy = way.is_zcopy();
                 let way = if zcopy && !part.zcopy.is_enabled() { CopyMode::Copied } else { way };
                 let sent = self.carrier.send_list(list, way)?;

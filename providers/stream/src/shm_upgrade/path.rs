@@ -120,8 +120,8 @@ impl UpgradeTrigger {
         self.offer.take()
     }
 
-    /// Returns true if nothing is to be sent now, to make the engine run a progress iteration. The
-    /// upgrade needs one. This happens before the 4th, 8th, 16th ... call, since some links are
+    /// Returns true if the engine is to run a progress iteration, since the upgrade needs one: no
+    /// byte is sent now, or the iteration follows the bytes. This happens before the 4th, 8th, 16th ... call, since some links are
     /// never upgraded.
     pub(super) fn wants_poll(&self) -> bool {
         let calls = self.calls.get().saturating_add(1);
