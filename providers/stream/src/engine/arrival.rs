@@ -2,7 +2,7 @@
 //! is unexpected.
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHeader};
 use ofi_provider::buf::zeroed;
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::rx_matcher::{self, Envelope};
 use std::ops::Deref;
@@ -106,8 +106,8 @@ pub(super) enum StreamUnexpected {
     Blocking,
     /// Nothing of the message: it waits at its sender, under this number.
     AtSender(u8),
-    /// The connection ended before the message was complete.
-    Lost,
+    /// Nothing of the message: its bytes are lost, and its receive fails with this error.
+    Lost(Error),
 }
 
 impl StreamUnexpected {
@@ -147,9 +147,9 @@ impl rx_matcher::UnexpectedBody for UnexpectedPayload {
         }
         match self.body {
             StreamUnexpected::Whole(_) | StreamUnexpected::Arriving(_) => len,
-            StreamUnexpected::Blocking | StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => {
-                0
-            }
+            StreamUnexpected::Blocking
+            | StreamUnexpected::AtSender(_)
+            | StreamUnexpected::Lost(_) => 0,
         }
     }
 

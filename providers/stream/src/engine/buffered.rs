@@ -99,7 +99,7 @@ impl<N: ShmTransport> RxPath<N> {
                     .filter(|conn| conn.serial == buffered.serial);
                 conn.map_or(&[][..], |conn| &conn.stash)
             }
-            StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => &[],
+            StreamUnexpected::AtSender(_) | StreamUnexpected::Lost(_) => &[],
         };
         let long = buffering.is_long(envelope.len);
         let start = long.then(|| here[..buffering.wanted(envelope.len).min(here.len())].into());

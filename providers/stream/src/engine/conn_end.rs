@@ -370,7 +370,7 @@ impl<N: ShmTransport> RxPath<N> {
             ep.matcher.lose(
                 queue,
                 number,
-                |buffered| buffered.body = StreamUnexpected::Lost,
+                |buffered| buffered.body = StreamUnexpected::Lost(Error::CONNRESET),
                 error,
             );
         }

@@ -4,7 +4,7 @@
 //! places in it, in place of the bytes of messages
 //! ([`device_export`](super::device_export)). The bytes are copied to memory of a device at once, or through
 //! bounce buffers to memory of the host. The connection is not read meanwhile.
-use super::arrival::Arrival;
+use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
 use super::device_export::ALLOCATIONS_MAX;
 use super::device_send::{DeviceSend, ReadyBytes};
 use super::incoming::{Got, MessageTarget};
@@ -265,6 +265,12 @@ impl<'a, N: ShmTransport> DeviceFetcher<'a, N> {
                 incoming.target = MessageTarget::Device(recv);
             }
             MessageTarget::Posted(recv) => ep.matcher.failed(&recv, &incoming.envelope, error),
+            MessageTarget::Buffered(number) => {
+                let lose = |buffered: &mut UnexpectedPayload| {
+                    buffered.body = StreamUnexpected::Lost(error);
+                };
+                ep.matcher.change(incoming.envelope.queue(), number, lose);
+            }
             MessageTarget::Answer(_, finish) => {
                 ep.finish_tx(&finish, Err(error));
                 let sent = self.rx.tx.lift_fence(id);

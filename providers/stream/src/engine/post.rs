@@ -6,7 +6,6 @@ use super::rx_path::RxPath;
 use super::state::StreamState;
 use crate::transport::ShmTransport;
 use ofi_provider::api::RecvOp;
-use ofi_provider::error::Error;
 use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
@@ -54,14 +53,16 @@ impl<N: ShmTransport> RxPath<N> {
             (StreamUnexpected::Whole(bytes), Some(recv)) => {
                 ep.deliver(recv, &envelope, bytes);
             }
-            (StreamUnexpected::Lost, Some(recv)) => {
-                ep.matcher.failed(recv, &envelope, Error::CONNRESET)
+            (StreamUnexpected::Lost(error), Some(recv)) => {
+                ep.matcher.failed(recv, &envelope, *error)
             }
             _ => {}
         }
         ep.forget_peer_if_unused(envelope.peer);
         let mut target = match recv {
-            Some(recv) if !matches!(body, StreamUnexpected::Whole(_) | StreamUnexpected::Lost) => {
+            Some(recv)
+                if !matches!(body, StreamUnexpected::Whole(_) | StreamUnexpected::Lost(_)) =>
+            {
                 ep.target_of(recv)
             }
             _ => MessageTarget::Discard,
@@ -113,7 +114,7 @@ impl<N: ShmTransport> RxPath<N> {
                     self.conclude(sent);
                 }
             }
-            StreamUnexpected::Lost => {}
+            StreamUnexpected::Lost(_) => {}
         }
     }
 
