@@ -51,6 +51,7 @@
 #include "device.h"
 #else
 static inline void ctd_sync(int all) { (void)all; }
+static inline void ctd_look(const void *b, size_t n) { (void)b, (void)n; }
 #endif
 
 #define CT_SOLO 1	/* only rank 0 runs */
@@ -140,6 +141,15 @@ ct_end(int code, const char *fmt, ...)
 #define SKIP(...) ct_end(77, __VA_ARGS__)
 /* features that this system does not have: not compared with other systems */
 #define SKIP_HERE(...) ct_end(77, "not here: " __VA_ARGS__)
+/* For tests of what memory of a device does not have; `why` is the difference. */
+static inline void ct_host_only(const char *why)
+{
+#ifdef CT_DEVICE
+	SKIP_HERE("the buffers are on a device: %s", why);
+#else
+	(void)why;
+#endif
+}
 #define FAIL(fmt, ...) ct_end(1, "%s:%d: " fmt, strrchr("/" __FILE__, '/') + 1, __LINE__, ##__VA_ARGS__)
 #define CHECK(x) do { if (!(x)) FAIL("%s", #x); } while (0)
 /* a and b are integers; both are printed */
@@ -192,6 +202,7 @@ static inline size_t ct_wrong(const void *b, size_t i, size_t n, unsigned seed)
 {
 	const unsigned char *at = b;
 
+	ctd_look(at + i, n - i);
 	for (size_t k; i < n; i += k) {
 		const unsigned char *piece = ct_piece(i, (k = n - i, &k), seed);
 
@@ -282,6 +293,16 @@ static inline void ct_swap(struct ct *c, const void *mine, void *theirs, size_t 
 	ct_send_oob(mine, n);
 	ct_recv_oob(c, theirs, n);
 }
+static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
+/* n, or the longest message that needs no receive: ofi_rxm announces longer ones, of a device those beyond a packet. */
+static inline size_t ct_unreceived(size_t n)
+{
+#ifdef CT_DEVICE
+	return ct_is_rxm() && n > 16384 ? 16384 : n;
+#else
+	return n;
+#endif
+}
 /* n, or the longest message there can be */
 static inline size_t ct_most(struct ct *c, size_t n)
 {
@@ -345,7 +366,6 @@ static inline void ct_idle(struct ct *c, int ms)
 		ct_progress(c);
 }
 
-static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
 static inline int ct_is_lnx(void) { return !strcmp(ct_prov, "lnx"); }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not offer it without a request. */
@@ -565,6 +585,8 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	CHECK(h);
 	h->caps = o->caps ? o->caps : FI_MSG;
 #ifdef CT_DEVICE
+	/* before the library does, so that a child knows of it */
+	ctd_load();
 	h->caps |= FI_HMEM;
 #endif
 	h->mode = FI_CONTEXT | FI_CONTEXT2 | o->mode;

@@ -3,6 +3,7 @@
  * ctest/hmem; accelerator.h), while its tests look at memory of the host: each call of a transfer has its buffer replaced by one of
  * the device, whose bytes are moved to it before, and back when the operation is complete.  Regions are compared on
  * both sides whenever the ranks or the queues have something to tell; what one side changed is changed on the other.
+ * A child of a process with a device has none (the drivers do not survive a fork): its buffers stay on the host.
  */
 #ifndef CT_DEVICE_H
 #define CT_DEVICE_H
@@ -25,10 +26,20 @@ static unsigned long ctd_ops;
 static pthread_mutex_t ctd_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { struct fid_cq *cq; enum fi_cq_format format; } ctd_cqs[256];
 
+/* The process that has loaded the device; the child of one has only the host. */
+static pid_t ctd_owner;
+static inline int ctd_in_child(void)
+{
+	if (!ctd_owner || ctd_owner == getpid())
+		return 0;
+	ctd_count = 0;	/* the operations of the parent */
+	return 1;
+}
 static inline void ctd_load(void)
 {
 	if (ctd_acc)
 		return;
+	ctd_owner = getpid();
 	ctd_acc = acc_of(0);
 	if (!ctd_acc || ctd_acc->load()) {
 		fprintf(stderr, "no accelerator: %s\n", getenv("CT_HMEM") ? getenv("CT_HMEM") : "cuda");
@@ -106,11 +117,39 @@ static inline void ctd_merge(struct ctd *d)
 			}
 	}
 }
+/* Merges what any of these bytes of the host stand for, the oldest first: bytes of a later one replace its bytes. */
+static inline void ctd_look(const void *b, size_t n)
+{
+	const unsigned char *at = b;
+	unsigned long last = 0, next = 1;
+
+	if (ctd_in_child())
+		return;
+	pthread_mutex_lock(&ctd_lock);
+	for (; next; last = next) {
+		next = 0;
+		for (size_t i = 0; i < ctd_count; i++) {
+			struct ctd *d = &ctd_all[i];
+
+			if (!d->op || at >= d->host + d->n || d->host >= at + n)
+				continue;
+			if (d->op == last)
+				ctd_merge(d);
+			else if (d->op > last && (!next || d->op < next))
+				next = d->op;
+		}
+	}
+	pthread_mutex_unlock(&ctd_lock);
+}
 static inline void ctd_sync(int all)
 {
+	if (ctd_in_child())
+		return;
+	if (all)
+		return ctd_look(NULL, SIZE_MAX);
 	pthread_mutex_lock(&ctd_lock);
 	for (size_t i = 0; i < ctd_count; i++)
-		if (ctd_all[i].op && (all || ctd_all[i].kind == CTD_REGION))
+		if (ctd_all[i].op && ctd_all[i].kind == CTD_REGION)
 			ctd_merge(&ctd_all[i]);
 	pthread_mutex_unlock(&ctd_lock);
 }
@@ -119,7 +158,14 @@ static inline unsigned long ctd_post(enum ctd_kind kind, const struct iovec *fro
 {
 	unsigned long op;
 
+	if (ctd_in_child()) {
+		memmove(to, from, count * sizeof *to);
+		return 0;
+	}
 	ctd_sync(0);
+	/* operations without an entry are still there, and this one begins where they end */
+	for (size_t i = 0; i < count; i++)
+		ctd_look(from[i].iov_base, from[i].iov_len);
 	pthread_mutex_lock(&ctd_lock);
 	op = ++ctd_ops;
 	for (size_t i = 0; i < count; i++) {
@@ -141,7 +187,7 @@ static inline void ctd_end(unsigned long op)
 /* The call is over: failed, or with an injected buffer, which nothing may read any more. */
 static inline ssize_t ctd_posted(unsigned long op, ssize_t r, int injected)
 {
-	if (r || injected) {
+	if (op && (r || injected)) {
 		pthread_mutex_lock(&ctd_lock);
 		for (size_t i = 0; i < ctd_count && injected && !r; i++)
 			if (ctd_all[i].op == op) {
@@ -161,6 +207,8 @@ static inline void *ctd_complete(void *ctx, uint64_t flags, void *buf)
 	struct ctd *first = NULL;
 	int named;
 
+	if (ctd_in_child())
+		return buf;
 	pthread_mutex_lock(&ctd_lock);
 	for (size_t i = 0; i < ctd_count; i++) {
 		struct ctd *d = &ctd_all[i];
@@ -330,6 +378,8 @@ CTD_MESSAGE(0, writemsg, fi_msg_rma)
 /* Regions of one segment; those of several stay on the host. */
 static inline int ctd_region(struct fid_mr **mr, int r, unsigned long op)
 {
+	if (!op)
+		return r;
 	pthread_mutex_lock(&ctd_lock);
 	for (size_t i = 0; i < ctd_count; i++)
 		if (ctd_all[i].op == op) {
@@ -373,6 +423,8 @@ static inline int ctd_close(struct fid *fid)
 
 	ctd_sync(0);
 	r = fi_close(fid);
+	if (ctd_in_child())
+		return r;
 	pthread_mutex_lock(&ctd_lock);
 	for (size_t i = 0; i < ctd_count && !r; i++)
 		if (ctd_all[i].op && ctd_all[i].mr == fid)

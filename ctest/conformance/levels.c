@@ -44,7 +44,7 @@ static void no_receive(int rank, int tagged, uint64_t level)
 	ct_open(&c, &o);
 	b = ct_alloc(&c, LARGE);
 	for (int i = 0; i < SIZES; i++) {
-		if (sizes[i] > c.info->ep_attr->max_msg_size)
+		if (sizes[i] > ct_unreceived(ct_most(&c, sizes[i])))
 			continue;
 		if (rank == 0) {
 			ct_fill(b, sizes[i], i);
@@ -81,7 +81,7 @@ static void both_send_first(int rank, int tagged, uint64_t level)
 	b = ct_alloc(&c, LARGE);
 	in = ct_alloc(&c, LARGE);
 	for (int i = 0; i < SIZES; i++) {
-		if (sizes[i] > c.info->ep_attr->max_msg_size)
+		if (sizes[i] > ct_unreceived(ct_most(&c, sizes[i])))
 			continue;
 		ct_fill(b, sizes[i], i + rank);
 		if (tagged)

@@ -351,6 +351,7 @@ static int flush_timer(int rank, int want)
 static void staging(int rank)
 {
 	sockets_only();
+	ct_host_only("its messages are sent one by one");
 	EQ(flush_timer(rank, 1), rank == 0);
 }
 static void no_staging(int rank)
@@ -370,6 +371,7 @@ static void lnx_sockets(void)
 static void lnx_staging(int rank)
 {
 	lnx_sockets();
+	ct_host_only("its messages are sent one by one");
 	EQ(flush_timer(rank, 1), rank == 0);
 }
 /* With a promise to serialize calls, and none while the messages that wait for company are under way. */

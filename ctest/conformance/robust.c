@@ -1517,6 +1517,7 @@ static void ended_with_messages_blocked(int rank)
 	if (ct_is_rxd())
 		SKIP("a peer that is silent counts as gone after minutes only");
 	enum { COUNT = 5, LEN = 64 << 10 };
+	const size_t large = ct_unreceived(LEN);
 	struct ct_opt o = { .threading = FI_THREAD_DOMAIN };
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err;
@@ -1532,7 +1533,7 @@ static void ended_with_messages_blocked(int rank)
 		for (int i = 0; i < COUNT; i++)
 			ct_fill(b + i * LEN, LEN, i);
 		for (int i = 0; i < COUNT; i++) {
-			POST(&c, fi_send(c.ep, b + i * LEN, i == 2 ? LEN : 64, ct_desc(b), c.peer, CTX(i)));
+			POST(&c, fi_send(c.ep, b + i * LEN, i == 2 ? large : 64, ct_desc(b), c.peer, CTX(i)));
 			ct_sent(&c, CTX(i));
 		}
 	} else {
@@ -1556,7 +1557,7 @@ static void ended_with_messages_blocked(int rank)
 		ct_nap(1);
 	}
 	for (int i = 1; i < COUNT; i++) {
-		size_t len = i == 2 ? LEN : 64;
+		size_t len = i == 2 ? large : 64;
 
 		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
 		ct_recvd(&c, CTX(i), len);

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,8 +48,9 @@ struct range {
 	unsigned char *bytes;	/* of a device: where its bytes are */
 	int host;		/* OF_DEVICE, or memory of the host */
 	int device;
-	int fd;			/* of the bytes of a device's memory, -1: none */
+	off_t at;		/* place of the bytes of a device's memory in the file, -1: none */
 	int opened;		/* memory of another process: how often it was opened */
+	int owner;		/* of it */
 	unsigned long long id;
 };
 
@@ -129,8 +131,10 @@ static void read_devices(void)
 	if (devices > MAX_DEVICES)
 		devices = MAX_DEVICES;
 }
+static off_t extend(size_t whole);
 static void read_settings(void)
 {
+	(void)extend(0);	/* the descriptor is there from the start */
 	fail_at = number("FAIL", 0);
 	hang_at = number("HANG", 0);
 	lose_at = number("LOSE", 0);
@@ -177,7 +181,7 @@ static struct range *note(void *base, size_t len, int host, int device)
 
 	if (!r)
 		abort();
-	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, -1, 0, ++ids };
+	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, -1, 0, 0, ++ids };
 	return ranges = r;
 }
 static struct range *forget(uintptr_t base, int host)
@@ -231,23 +235,51 @@ static void *trap(size_t len)
 
 	return base == MAP_FAILED ? NULL : (char *)base + GUARD;
 }
-/* Memory of a device with its bytes in this file, which the range keeps. */
-static struct range *memory_of(int fd, size_t len, void *base, int device)
+/*
+ * The bytes of all memory of a process, in one file: a program with few descriptors, or that counts them, has one more.
+ * No place in it is used twice.  Without a file the memory has no handle for other processes.
+ */
+static int arena = -1;
+static size_t arena_end;
+static ino_t arena_ino;
+/* A place for so many bytes of the file, or -1. */
+static off_t extend(size_t whole)
+{
+	struct rlimit most;
+	struct stat st;
+
+	/* a program may close all descriptors */
+	if (arena >= 0 && (fstat(arena, &st) || st.st_ino != arena_ino))
+		return -1;
+	/* beyond the limit a signal ends the process */
+	if (getrlimit(RLIMIT_FSIZE, &most) || (most.rlim_cur != RLIM_INFINITY && most.rlim_cur < arena_end + whole))
+		return -1;
+	if (arena < 0) {
+		arena = memfd_create("device", MFD_CLOEXEC);
+		if (arena < 0 || fstat(arena, &st))
+			return -1;
+		arena_ino = st.st_ino;
+	}
+	if (ftruncate(arena, arena_end + whole))
+		return -1;
+	arena_end += whole;
+	return arena_end - whole;
+}
+/* Memory of a device with its bytes at this place of a file, or in no file. */
+static struct range *memory_of(int fd, off_t at, size_t len, void *base, int device)
 {
 	size_t whole = (len + PAGE - 1) / PAGE * PAGE;
-	void *bytes = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *bytes = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd, fd < 0 ? 0 : at);
 	struct range *r;
 
 	if (!base)
 		base = trap(whole);
-	if (bytes == MAP_FAILED || !base) {
-		close(fd);
+	if (bytes == MAP_FAILED || !base)
 		return NULL;
-	}
 	r = note(base, len, OF_DEVICE, device);
 	r->bytes = bytes;
 	r->mapped = whole;
-	r->fd = fd;
+	r->at = fd < 0 ? -1 : at;
 	return r;
 }
 /*
@@ -260,21 +292,15 @@ static size_t freed_len;
 static struct range *new_memory(size_t len, int device)
 {
 	size_t whole = (len + PAGE - 1) / PAGE * PAGE;
-	int fd = memfd_create("device", MFD_CLOEXEC);
 	void *base = NULL;
 	struct range *r;
+	off_t at = extend(whole);
 
-	if (fd < 0)
-		return NULL;
-	if (ftruncate(fd, whole)) {
-		close(fd);
-		return NULL;
-	}
 	if (freed_base && freed_len == len) {
 		base = (void *)freed_base;
 		freed_base = 0;
 	}
-	r = memory_of(fd, len, base, device);
+	r = memory_of(at < 0 ? -1 : arena, at, len, base, device);
 	if (r)
 		memset(r->bytes, 0x5a, whole);
 	return r;
@@ -286,18 +312,17 @@ static inline void end_memory(struct range *r)
 		freed_base = r->base;
 		freed_len = r->len;
 	}
-	close(r->fd);
 	free(r);
 }
 
 /*
- * A handle of memory of a device, of 64 bytes: the process and the descriptor of the bytes.  Other processes open the
- * descriptor through /proc, so it is valid while this process lives and has not freed the memory.
+ * A handle of memory of a device, of 64 bytes: the process, and the place of the bytes in its file.  Other processes open
+ * the file through /proc, so it is valid while this process lives.
  */
 struct stub_handle {
-	uint64_t magic, len, ino;
+	uint64_t magic, len, at, id;
 	int32_t pid, fd, device;
-	char pad[28];
+	char pad[20];
 };
 _Static_assert(sizeof(struct stub_handle) == 64, "a handle");
 #define HANDLE_MAGIC 0x1bc0ffee5a5a1234ULL
@@ -307,28 +332,42 @@ static inline int handle_of(uintptr_t base, struct stub_handle *h)
 {
 	const char *no = setting("NO_IPC");
 	struct range *r = range_at(base, 1);
-	struct stat st;
 
-	if ((no && strcmp(no, "open")) || !r || r->host != OF_DEVICE || r->opened || fstat(r->fd, &st))
+	if ((no && strcmp(no, "open")) || !r || r->host != OF_DEVICE || r->opened || r->at < 0)
 		return 0;
 	memset(h, 0, sizeof *h);
-	*h = (struct stub_handle){ HANDLE_MAGIC, r->len, st.st_ino, getpid(), r->fd, r->device, { 0 } };
+	*h = (struct stub_handle){ HANDLE_MAGIC, r->len, r->at, r->id, getpid(), arena, r->device, { 0 } };
 	return 1;
+}
+/* Maps memory of another process, in this file; NULL if it is not there. */
+static inline struct range *open_part(int fd, const struct stub_handle *h)
+{
+	const char *no = setting("NO_IPC");
+	struct range *r = NULL;
+	struct stat st;
+
+	if ((no && !strcmp(no, "open")) || h->magic != HANDLE_MAGIC || h->device < 0 || h->device >= devices || fstat(fd, &st))
+		return NULL;
+	if (h->len && h->len <= (uint64_t)st.st_size && h->at <= (uint64_t)st.st_size - h->len && h->at % PAGE == 0)
+		r = memory_of(fd, h->at, h->len, NULL, h->device);
+	if (r) {
+		r->opened = 1;
+		r->id = h->id;
+		r->owner = h->pid;
+	}
+	return r;
 }
 /* Opens a handle; NULL if it names no memory. */
 static inline struct range *open_handle(const struct stub_handle *h)
 {
 	char path[64];
-	const char *no = setting("NO_IPC");
 	struct range *r;
-	struct stat st;
 	int fd;
 
-	if ((no && !strcmp(no, "open")) || h->magic != HANDLE_MAGIC || h->pid <= 0 || h->fd < 0 || h->device < 0
-	    || h->device >= devices)
+	if (h->magic != HANDLE_MAGIC || h->pid <= 0 || h->fd < 0)
 		return NULL;
 	for (r = ranges; r; r = r->next)
-		if (r->opened && r->id == h->ino) {
+		if (r->opened && r->id == h->id && r->owner == h->pid) {
 			r->opened++;
 			return r;
 		}
@@ -336,15 +375,8 @@ static inline struct range *open_handle(const struct stub_handle *h)
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
-	if (fstat(fd, &st) || st.st_ino != h->ino || (uint64_t)st.st_size < h->len || !h->len) {
-		close(fd);
-		return NULL;
-	}
-	r = memory_of(fd, h->len, NULL, h->device);
-	if (r) {
-		r->opened = 1;
-		r->id = h->ino;
-	}
+	r = open_part(fd, h);
+	close(fd);
 	return r;
 }
 /* Closes memory opened by a handle: no address of it is valid afterwards. */
@@ -355,7 +387,6 @@ static inline int close_handle(uintptr_t base)
 			if (!--r->opened) {
 				*at = r->next;
 				munmap(r->bytes, r->mapped);
-				close(r->fd);
 				free(r);
 			}
 			return 1;
