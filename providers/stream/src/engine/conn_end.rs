@@ -238,7 +238,8 @@ impl<N: ShmTransport> RxPath<N> {
         if conn.usage.is_ending() {
             return self.end_idle(id);
         }
-        if conn.is_connected() {
+        // A connection closed by this process is not lost.
+        if conn.is_connected() && error != Error::CANCELED {
             let ep = &mut self.tx.eps[conn.ep];
             let peer = ep.published_peer(conn);
             ep.errors.lost(ep.matcher.completions.trace_ids(), error, peer);
