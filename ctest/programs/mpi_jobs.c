@@ -7,6 +7,7 @@
  *   mpi_start sends     neighbours both send before they receive, 0 B to 16 KiB: MPI_Send of messages that an MPI
  *                       library buffers does not wait for the receive
  *   mpi_start alltoall  all ranks exchange data with all others, in several rounds with a pause
+ *   mpi_start until F   the same until the file F exists; F.started is created after the first round
  */
 #include <mpi.h>
 #include <stdlib.h>
@@ -50,11 +51,11 @@ static int number_of(int from, int to, int round, int at)
 	return (from * 1009 + to) * 31 + round * 7 + at;
 }
 
-static void exchange_all(int rank, int ranks)
+static void exchange_all(int rank, int ranks, int rounds)
 {
 	int *out = malloc(sizeof(int) * BLOCK * ranks), *in = malloc(sizeof(int) * BLOCK * ranks);
 
-	for (int round = 0; round < ALLTOALLS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		for (int to = 0; to < ranks; to++)
 			for (int i = 0; i < BLOCK; i++)
 				out[to * BLOCK + i] = number_of(rank, to, round, i);
@@ -68,6 +69,21 @@ static void exchange_all(int rank, int ranks)
 	}
 	free(out);
 	free(in);
+}
+
+static void exchange_until(int rank, int ranks, const char *file)
+{
+	char started[4096];
+	FILE *f;
+
+	snprintf(started, sizeof started, "%s.started", file);
+	for (int is_over = 0; !is_over;) {
+		exchange_all(rank, ranks, 1);
+		if (!rank && (f = fopen(started, "a")))
+			fclose(f);
+		is_over = !rank && !access(file, F_OK);
+		MPI_Bcast(&is_over, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	}
 }
 
 int main(int argc, char **argv)
@@ -95,7 +111,9 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "sends")) {
 		send_first(rank, ranks);
 	} else if (!strcmp(what, "alltoall")) {
-		exchange_all(rank, ranks);
+		exchange_all(rank, ranks, ALLTOALLS);
+	} else if (!strcmp(what, "until") && argc > 2) {
+		exchange_until(rank, ranks, argv[2]);
 	}
 	MPI_Group_free(&some);
 	MPI_Group_free(&all);

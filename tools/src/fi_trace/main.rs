@@ -1,9 +1,11 @@
 //! Records transfers with bpftrace, and converts the record to the JSON of trace viewers
 //! (fi_trace(1)).
 mod plug_ins;
+mod processes;
 mod record;
 
 use lexopt::{Arg, ValueExt as _};
+use ofi_hosts::trace::align::{ClockOffset, clock_offsets};
 use ofi_hosts::trace::convert::{TraceConverter, TraceSummary};
 use ofi_hosts::trace::order::TraceReader;
 use record::{Recorded, record};
@@ -17,7 +19,7 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: fi_trace [-o FILE] [-l DIR] -- COMMAND [ARGUMENT...]
        fi_trace [-o FILE] [-s SECONDS] -p PID[,PID...]
-       fi_trace [-o FILE] [--offset NSEC] TRACE [[--offset NSEC] TRACE...]
+       fi_trace [-o FILE] [--align | --offset NSEC] TRACE [[--offset NSEC] TRACE...]
        fi_trace --script [-l DIR] [-p PID[,PID...]]
 
 Shows the messages of libfabric programs in a trace viewer: the time from the post
@@ -30,10 +32,12 @@ FILE opens in Perfetto (https://ui.perfetto.dev) and chrome://tracing.
   -o FILE        the file to write (default trace.json); - for the standard output
   -l DIR         the directory of the plug-ins (default: the one of this program's
                  installation, and those of FI_PROVIDER_PATH)
-  -p PID         processes to observe, until they end or Ctrl-C
+  -p PID         processes to observe, until they end or Ctrl-C, with their child
+                 processes: an mpirun stands for its ranks on this host
   -s SECONDS     observes them for this time
   --offset NSEC  nanoseconds to add to the times of the next TRACE: the difference
                  between the clocks of two hosts
+  --align        computes these differences from the messages between the hosts
   --script       prints the script for bpftrace
   -h, --help     this text
   TRACE          output of bpftrace; - for the standard input
@@ -53,6 +57,7 @@ struct TraceOptions {
     pids: Vec<u32>,
     seconds: Option<Duration>,
     script: bool,
+    align: bool,
     /// Files with their offsets.
     files: Vec<(PathBuf, i64)>,
     /// Command behind `--`.
@@ -79,6 +84,7 @@ impl TraceOptions {
             match arg {
                 Arg::Short('h') | Arg::Long("help") => return Ok(None),
                 Arg::Long("script") => options.script = true,
+                Arg::Long("align") => options.align = true,
                 Arg::Short('o') => options.out = Some(value(&mut parser, "-o")?.into()),
                 Arg::Short('l') => options.plug_ins = Some(value(&mut parser, "-l")?.into()),
                 Arg::Short('p') => {
@@ -105,6 +111,7 @@ impl TraceOptions {
             }
         }
         options.check(offset.is_some())?;
+        options.pids = processes::with_children(&options.pids);
         Ok(Some(options))
     }
 
@@ -123,6 +130,14 @@ impl TraceOptions {
         if offset_left {
             return Err("--offset comes before its file".into());
         }
+        if self.align {
+            if self.files.len() < 2 || self.files.iter().any(|(file, _)| file == Path::new("-")) {
+                return Err("--align takes two files or more".into());
+            }
+            if self.files.iter().any(|(_, offset)| *offset != 0) {
+                return Err("only one of --align and --offset".into());
+            }
+        }
         if self.seconds.is_some() && self.pids.is_empty() {
             return Err("-s is for -p".into());
         }
@@ -135,22 +150,28 @@ impl TraceOptions {
     }
 }
 
-/// Converts inputs, with their labels and offsets, to the file of the options.
+/// Converts inputs, with their labels and offsets, to the file of the options. `rank_of` returns the
+/// rank of a process in its job.
 fn convert<R: BufRead>(
     options: &TraceOptions,
     inputs: Vec<(String, R, i64)>,
+    rank_of: Option<fn(u32) -> Option<u32>>,
 ) -> io::Result<TraceSummary> {
     let (mut labels, mut files) = (Vec::new(), Vec::new());
     for (label, from, offset) in inputs {
         labels.push(label);
         files.push((from, offset));
     }
-    let reader = TraceReader::new(files);
+    let mut reader = TraceReader::new(files);
+    if let Some(rank_of) = rank_of {
+        reader = reader.with_ranks(rank_of);
+    }
     let out: Box<dyn Write> = match options.out() {
         path if path == Path::new("-") => Box::new(io::stdout().lock()),
         path => Box::new(File::create(path)?),
     };
-    TraceConverter::new(BufWriter::with_capacity(1 << 18, out)).convert(reader, &labels)
+    let out = BufWriter::with_capacity(1 << 18, out);
+    TraceConverter::new(out).convert(reader, &labels)
 }
 
 /// Prints the counts, or ends with a complaint.
@@ -162,22 +183,57 @@ fn conclude(options: &TraceOptions, summary: io::Result<TraceSummary>) {
     }
 }
 
+/// Opens a trace; an unreadable one ends the program.
+fn open(path: &Path) -> Box<dyn BufRead> {
+    if path == Path::new("-") {
+        return Box::new(BufReader::new(io::stdin()));
+    }
+    match File::open(path) {
+        Ok(file) => Box::new(BufReader::with_capacity(1 << 18, file)),
+        Err(error) => complain(&format!("{}: {error}", path.display())),
+    }
+}
+
+/// Returns the offsets of all files from the messages between them, and prints them.
+fn align(options: &TraceOptions) -> Vec<i64> {
+    let found = clock_offsets(options.files.iter().map(|(path, _)| open(path)));
+    let found = found.unwrap_or_else(|error| complain(&format!("--align: {error}")));
+    let describe = |(path, offset): (&PathBuf, Option<_>)| {
+        let path = path.display();
+        let Some(ClockOffset { offset, uncertainty, messages }) = offset else {
+            eprintln!(
+                "{path}: no complete sequence of messages with the other traces; not aligned"
+            );
+            return 0;
+        };
+        match uncertainty {
+            Some(most) => {
+                eprintln!("{path}: offset {offset} ns, +-{most} ns, from {messages} messages");
+            }
+            None => {
+                eprintln!("{path}: offset {offset} ns, from {messages} messages of one direction")
+            }
+        }
+        offset
+    };
+    let mut offsets = options.files.iter().map(|(path, _)| path).zip(found);
+    // The first file has the clock of the trace.
+    offsets.next();
+    std::iter::once(0).chain(offsets.map(describe)).collect()
+}
+
 /// Converts files; an unreadable one ends the program.
 fn convert_files(options: &TraceOptions) -> ExitCode {
+    let offsets = match options.align {
+        true => align(options),
+        false => options.files.iter().map(|(_, offset)| *offset).collect(),
+    };
     let mut inputs = Vec::new();
-    for (path, offset) in &options.files {
-        let from: Box<dyn BufRead> = if path == Path::new("-") {
-            Box::new(BufReader::new(io::stdin()))
-        } else {
-            match File::open(path) {
-                Ok(file) => Box::new(BufReader::with_capacity(1 << 18, file)),
-                Err(error) => complain(&format!("{}: {error}", path.display())),
-            }
-        };
+    for ((path, _), offset) in options.files.iter().zip(offsets) {
         let label = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
-        inputs.push((label.into_owned(), from, *offset));
+        inputs.push((label.into_owned(), open(path), offset));
     }
-    let summary = convert(options, inputs);
+    let summary = convert(options, inputs, None);
     let is_empty = summary.as_ref().is_ok_and(|summary| summary.lines.events == 0);
     conclude(options, summary);
     if is_empty {
@@ -206,7 +262,7 @@ fn main() -> ExitCode {
         return if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) };
     }
     let mut convert = |from| {
-        let summary = convert(&options, vec![("trace".into(), from, 0)]);
+        let summary = convert(&options, vec![("trace".into(), from, 0)], Some(processes::rank));
         conclude(&options, summary);
     };
     let recorded = match options.command.split_first() {
@@ -261,10 +317,15 @@ mod tests {
             "--script a",
             "-o",
             "-s -1 -p 5",
+            "--align a",
+            "--align a -",
+            "--align a --offset 5 b",
+            "--align -p 1",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }
         assert!(parsed("--help").unwrap().is_none());
-        assert_eq!(parsed("-p 1,2").unwrap().unwrap().pids, [1, 2]);
+        assert_eq!(parsed("-p 1999999,2999999").unwrap().unwrap().pids, [1_999_999, 2_999_999]);
+        assert!(parsed("--align a b").unwrap().unwrap().align);
     }
 }

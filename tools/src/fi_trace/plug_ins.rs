@@ -1,6 +1,7 @@
 //! Plug-ins with probes, and the script for bpftrace.
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Script with `@plug-ins@` in place of the file.
@@ -46,7 +47,20 @@ fn can_be_named(path: &Path) -> bool {
 /// Returns the plug-ins in a directory.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_plug_in(path)).collect()
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| is_plug_in(path)).filter_map(|path| fs::canonicalize(path).ok()).collect()
+}
+
+/// Returns the path of a file of a process, as seen by this program. In a container the file is reached
+/// through the root of the process.
+fn seen_path(root: &Path, path: &Path) -> Option<PathBuf> {
+    let within = root.join(path.strip_prefix("/").ok()?);
+    let number = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    if number(path).is_some() && number(path) == number(&within) {
+        // Equal files get equal paths.
+        return fs::canonicalize(path).ok();
+    }
+    within.exists().then_some(within)
 }
 
 /// Returns the plug-ins mapped by a process.
@@ -54,7 +68,18 @@ fn of_process(pid: u32) -> Result<Vec<PathBuf>, String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
         .map_err(|error| format!("process {pid}: {error}"))?;
     let paths = maps.lines().filter_map(|line| Some(PathBuf::from(&line[line.find('/')?..])));
-    Ok(paths.filter(|path| is_plug_in(path)).collect())
+    let paths: BTreeSet<_> = paths.filter(|path| is_plug_in(path)).collect();
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    Ok(paths.iter().filter_map(|path| seen_path(&root, path)).collect())
+}
+
+/// Returns one path for each file.
+fn without_repetition(paths: Vec<PathBuf>) -> BTreeSet<PathBuf> {
+    let mut files = BTreeSet::new();
+    let mut is_new = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|file| files.insert((file.dev(), file.ino())))
+    };
+    paths.into_iter().filter(|path| is_new(path)).collect()
 }
 
 /// Returns the directories with the plug-ins of this installation and of `FI_PROVIDER_PATH`.
@@ -81,8 +106,16 @@ pub(crate) fn find(folder: Option<&Path>, pids: &[u32]) -> Result<Vec<ProbedFile
             folder.display().to_string()
         }
         None if !pids.is_empty() => {
+            // A child process may have ended meanwhile.
+            let mut ended = None;
             for pid in pids {
-                all.extend(of_process(*pid)?);
+                match of_process(*pid) {
+                    Ok(files) => all.extend(files),
+                    Err(error) => ended = ended.or(Some(error)),
+                }
+            }
+            if let (true, Some(error)) = (all.is_empty(), ended) {
+                return Err(error);
             }
             "these processes".to_string()
         }
@@ -92,8 +125,9 @@ pub(crate) fn find(folder: Option<&Path>, pids: &[u32]) -> Result<Vec<ProbedFile
             "the directories of this installation (-l names another one)".to_string()
         }
     };
-    let resolved: BTreeSet<_> = all.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
-    let probed = resolved.into_iter().map(|path| ProbedFile { probes: probes_of(&path), path });
+    let probed = without_repetition(all)
+        .into_iter()
+        .map(|path| ProbedFile { probes: probes_of(&path), path });
     let found: Vec<_> = probed.filter(|file| !file.probes.is_empty()).collect();
     if found.is_empty() {
         return Err(format!("no plug-in with probes in {searched}"));

@@ -56,7 +56,8 @@ impl BufRead for Output {
 /// Starts bpftrace in a process group of its own: Ctrl-C ends it by this program only.
 fn start(script: &str) -> Result<Child, String> {
     let mut command = Command::new("bpftrace");
-    command.arg("-e").arg(script).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    command.arg("-e").arg(script).stdin(Stdio::null()).process_group(0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     for (name, value) in [("BPFTRACE_PERF_RB_PAGES", "1024"), ("BPFTRACE_MAX_PROBES", "4096")] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
@@ -66,6 +67,25 @@ fn start(script: &str) -> Result<Child, String> {
         io::ErrorKind::NotFound => "bpftrace is not installed (package bpftrace)".to_string(),
         _ => format!("bpftrace: {error}"),
     })
+}
+
+/// Returns true for a message of bpftrace without consequences: bpftrace works without locked memory
+/// since Linux 5.11, and the kernel removes its probes with the process, also without a tracefs.
+fn is_harmless(message: &str) -> bool {
+    message.contains("couldn't set RLIMIT_MEMLOCK")
+        || message.contains("failed to detach probe")
+        || message.contains("/uprobe_events): No such file")
+}
+
+/// Prints the messages of bpftrace, without the harmless ones.
+fn pass_messages(from: impl Read) {
+    let mut lines = BufReader::new(from).split(b'\n');
+    while let Some(Ok(line)) = lines.next() {
+        let line = String::from_utf8_lossy(&line);
+        if !is_harmless(&line) {
+            eprintln!("{line}");
+        }
+    }
 }
 
 /// Waits until all probes are attached.
@@ -159,8 +179,10 @@ pub(crate) fn record(
     let (sender, attached) = channel();
     let from = bpftrace.stdout.take().ok_or("bpftrace has no output")?;
     let output = Output { from: BufReader::with_capacity(1 << 18, from), attached: Some(sender) };
+    let messages = bpftrace.stderr.take();
     let result = thread::scope(|scope| {
         scope.spawn(|| convert(output));
+        scope.spawn(|| messages.map(pass_messages));
         let result =
             wait_attached(&mut bpftrace, &attached).and_then(|()| observe(&target, &mut bpftrace));
         thread::sleep(SETTLE);

@@ -176,7 +176,7 @@ impl<W: Write> TraceConverter<W> {
             self.add(&event, &reader.names)?;
         }
         self.summary.lines = reader.counts;
-        self.finish(&reader.names, labels)
+        self.finish(&reader, labels)
     }
 
     /// Writes an element of the list of events.
@@ -461,7 +461,8 @@ impl<W: Write> TraceConverter<W> {
     }
 
     /// Writes transfers without a completion, the names of processes and rows, and the end.
-    fn finish(mut self, names: &Names, labels: &[String]) -> io::Result<TraceSummary> {
+    fn finish<R>(mut self, reader: &TraceReader<R>, labels: &[String]) -> io::Result<TraceSummary> {
+        let names = &reader.names;
         let last = std::mem::take(&mut self.open);
         let end = last.values().flatten().map(|of| of.start).max().unwrap_or(0);
         for (key, list) in last {
@@ -472,7 +473,13 @@ impl<W: Write> TraceConverter<W> {
         }
         for (process, (program, file, pid)) in std::mem::take(&mut self.processes) {
             // Viewers add the number of the process, which is its own with a single file.
-            let program = clean(names.get(program));
+            let mut program = clean(names.get(program));
+            if let Some(rank) = reader.rank(file, pid) {
+                program = format!("rank {rank}: {program}");
+                self.element(format_args!(
+                    "\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{process},\"args\":{{\"sort_index\":{rank}}}"
+                ))?;
+            }
             let name = json(&match labels.get(file as usize) {
                 Some(label) if labels.len() > 1 => format!("{}: {program} {pid}", clean(label)),
                 _ => program,

@@ -3,7 +3,9 @@
 //!
 //! [`line`] parses lines of any content. [`order`] reads them from several files in the order of their
 //! times. [`convert`] joins the events of a transfer, in one process and between processes, and writes
-//! JSON. Input of any length is read once, with bounded memory.
+//! JSON. [`align`] finds the differences between the clocks of several hosts. Input of any length is
+//! read once by each of them, with bounded memory.
+pub mod align;
 pub mod convert;
 mod join;
 pub mod line;

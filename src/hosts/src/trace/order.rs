@@ -163,7 +163,13 @@ impl<R: BufRead> Input<R> {
     }
 
     /// Reads until the oldest waiting event needs to wait no more, or to the end.
-    fn fill(&mut self, file: u32, names: &mut Names, counts: &mut LineCounts) -> io::Result<()> {
+    fn fill(
+        &mut self,
+        file: u32,
+        names: &mut Names,
+        counts: &mut LineCounts,
+        mut ranks: Option<&mut Ranks>,
+    ) -> io::Result<()> {
         while !self.has_ended {
             let oldest = self.waiting.peek().map(|Reverse(event)| event.time);
             let is_due = oldest.is_some_and(|time| self.newest.abs_diff(time) > MAX_AGE);
@@ -184,6 +190,9 @@ impl<R: BufRead> Input<R> {
                 }
             };
             counts.events += 1;
+            if let Some(ranks) = &mut ranks {
+                ranks.note(file, line.pid);
+            }
             let time = i64::try_from(line.time).unwrap_or(i64::MAX).saturating_add(self.offset);
             self.newest = self.newest.max(time);
             let kind = match line.probe {
@@ -220,13 +229,37 @@ impl<R: BufRead> Input<R> {
     }
 }
 
+/// Ranks of processes in their jobs.
+struct Ranks {
+    rank_of: fn(u32) -> Option<u32>,
+    /// Rank by file and process.
+    known: HashMap<(u32, u32), Option<u32>>,
+}
+
+impl Ranks {
+    /// Looks up the rank of a process at its first event, while it exists.
+    fn note(&mut self, file: u32, pid: u32) {
+        if self.known.len() < MAX_NAMES {
+            self.known.entry((file, pid)).or_insert_with(|| (self.rank_of)(pid));
+        }
+    }
+}
+
 /// Events of several files.
 pub struct TraceReader<R> {
     inputs: Vec<Input<R>>,
+    ranks: Option<Ranks>,
     /// Names of programs, providers and addresses.
     pub names: Names,
     /// Counts of the lines read so far.
     pub counts: LineCounts,
+}
+
+impl<R> TraceReader<R> {
+    /// Returns the rank of a process of a file, if it is known.
+    pub(super) fn rank(&self, file: u32, pid: u32) -> Option<u32> {
+        self.ranks.as_ref()?.known.get(&(file, pid)).copied().flatten()
+    }
 }
 
 impl<R: BufRead> TraceReader<R> {
@@ -241,7 +274,19 @@ impl<R: BufRead> TraceReader<R> {
             waiting: BinaryHeap::new(),
             has_ended: false,
         });
-        Self { inputs: inputs.collect(), names: Names::default(), counts: LineCounts::default() }
+        Self {
+            inputs: inputs.collect(),
+            ranks: None,
+            names: Names::default(),
+            counts: LineCounts::default(),
+        }
+    }
+
+    /// Finds the ranks of processes. `rank_of` is called with each process as its first line is read.
+    #[must_use]
+    pub fn with_ranks(mut self, rank_of: fn(u32) -> Option<u32>) -> Self {
+        self.ranks = Some(Ranks { rank_of, known: HashMap::new() });
+        self
     }
 
     /// Returns the number of files.
@@ -253,7 +298,8 @@ impl<R: BufRead> TraceReader<R> {
     pub fn next_event(&mut self) -> io::Result<Option<Event>> {
         let mut first: Option<(usize, Event)> = None;
         for (file, input) in self.inputs.iter_mut().enumerate() {
-            input.fill(file as u32, &mut self.names, &mut self.counts)?;
+            let ranks = self.ranks.as_mut();
+            input.fill(file as u32, &mut self.names, &mut self.counts, ranks)?;
             if let Some(Reverse(event)) = input.waiting.peek() {
                 if first.is_none_or(|(_, first)| event.time < first.time) {
                     first = Some((file, *event));

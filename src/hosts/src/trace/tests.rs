@@ -1,4 +1,5 @@
 //! Unit tests of the conversion of traces.
+use super::align::{ClockOffset, clock_offsets};
 use super::convert::{TraceConverter, TraceSummary};
 use super::line::{Line, MAX_LINE, Probe, parse};
 use super::order::TraceReader;
@@ -206,4 +207,75 @@ fn line_of_every_probe_is_parsed() {
     let enabled = Probe::Enable { endpoint: 10, address: "fi_shm://x" };
     assert!(matches!(parse(enable.as_bytes()), Line::Event(line) if line.probe == enabled));
     assert_eq!(parse(b"tick\t5"), Line::Other);
+}
+
+/// Returns the traces of two hosts, the second one with a clock that is behind by 5,000,000, with
+/// messages of 1 and 2 that arrive after 1000 and 3000 ns.
+fn two_hosts() -> [String; 2] {
+    let first = send(10_000_000, 1, [10, 20], 5, 8, 1)
+        + &send(10_100_000, 1, [10, 20], 5, 16, 2)
+        + &matched(10_203_000, 1, [10, 20], 6, 8, 3);
+    let second = matched(5_009_000, 2, [20, 10], 5, 8, 1)
+        + &matched(5_101_000, 2, [20, 10], 5, 16, 2)
+        + &send(5_200_000, 2, [20, 10], 6, 8, 3);
+    [first, second]
+}
+
+#[test]
+fn clocks_are_aligned_by_messages_of_both_directions() {
+    let [first, second] = two_hosts();
+    let offsets = clock_offsets([first.as_bytes(), second.as_bytes()]).unwrap();
+    let expected = ClockOffset { offset: 5_001_000, uncertainty: Some(2000), messages: 3 };
+    assert_eq!(offsets[1], Some(expected));
+    let (summary, _) = convert(&[(&first, 0), (&second, expected.offset)]);
+    assert_eq!((summary.joined, summary.unmatched_sends), (3, 0));
+    // Without the offset the message to the first host has no match.
+    assert!(convert(&[(&first, 0), (&second, 5_500_000)]).0.joined < 3);
+}
+
+#[test]
+fn clock_of_a_third_host_is_aligned_through_the_second() {
+    let [first, second] = two_hosts();
+    let second = second + &send(5_300_000, 2, [20, 30], 7, 8, 3);
+    let third = matched(1000, 3, [30, 20], 7, 8, 1);
+    let files = [first.as_bytes(), second.as_bytes(), third.as_bytes(), b""];
+    let offsets = clock_offsets(files).unwrap();
+    let third = offsets[2].unwrap();
+    assert_eq!((third.offset, third.uncertainty), (5_001_000 + 5_299_000, None));
+    assert_eq!(offsets[3], None);
+}
+
+#[test]
+fn incomplete_sequences_and_refused_posts_align_no_clocks() {
+    let [first, second] = two_hosts();
+    // A message of each sequence is missing in one trace.
+    let shorter = first.lines().skip(1).take(1).map(|line| format!("{line}\n")).collect::<String>();
+    let offsets = clock_offsets([shorter.as_bytes(), second.as_bytes()]).unwrap();
+    assert_eq!(offsets[1], None);
+    // A refused post is none.
+    let refused = send(9_000_000, 1, [10, 20], 5, 8, 1)
+        + &format!("refuse\t9000001\t1\t1\ta\t1\t-11\t{TCP}\n")
+        + &first;
+    let offsets = clock_offsets([refused.as_bytes(), second.as_bytes()]).unwrap();
+    assert_eq!(offsets[1].map(|of| of.offset), Some(5_001_000));
+    // Matches before their posts in both directions are those of other messages.
+    let early = second.replace("\t5200000\t", "\t5300000\t");
+    assert_eq!(clock_offsets([first.as_bytes(), early.as_bytes()]).unwrap()[1], None);
+}
+
+#[test]
+fn ranks_are_in_the_names_of_processes_and_sort_them() {
+    let text = send(1000, 9, [10, 20], 5, 8, 1) + &matched(2000, 7, [20, 10], 5, 8, 1);
+    let mut json = Vec::new();
+    let reader = TraceReader::new([(text.as_bytes(), 0)]).with_ranks(|pid| (pid == 9).then_some(0));
+    TraceConverter::new(&mut json).convert(reader, &["trace".into()]).unwrap();
+    let value: Value = serde_json::from_slice(&json).unwrap();
+    let metadata = |name: &str| -> Vec<Value> {
+        let all = of_phase(value["traceEvents"].as_array().unwrap(), "M");
+        let of_name = all.into_iter().filter(|element| element["name"] == name);
+        of_name.map(|element| element["args"].clone()).collect()
+    };
+    let names: Vec<_> = metadata("process_name").iter().map(|args| args["name"].clone()).collect();
+    assert_eq!(names, ["job", "rank 0: job"]);
+    assert_eq!(metadata("process_sort_index"), [serde_json::json!({ "sort_index": 0 })]);
 }
