@@ -3,7 +3,7 @@ use ofi::abi::*;
 use ofi::error::{Error, Result};
 use ofi::info;
 use ofi::info::tostr::{self, RELEASE};
-use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef};
+use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, OFFLOAD_PROV_ONLY};
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::process::ExitCode;
@@ -346,8 +346,12 @@ unsafe fn text(data: *const c_void, kind: fi_type) -> String {
 }
 
 fn getinfo(command: &Command) -> Result<InfoChain> {
+    getinfo_with(command, if command.list { FI_PROV_ATTR_ONLY } else { command.flags })
+}
+
+/// Calls fi_getinfo(3) with the options of the command line and these flags.
+fn getinfo_with(command: &Command, flags: u64) -> Result<InfoChain> {
     let string = |string: &Option<CString>| string.as_ref().map_or(ptr::null(), |s| s.as_ptr());
-    let flags = if command.list { FI_PROV_ATTR_ONLY } else { command.flags };
     let mut list = ptr::null_mut();
     // SAFETY: strings, hints, and the place of a list that is ours then.
     unsafe {
@@ -627,7 +631,15 @@ fn explain(command: &Command) -> InfoOutcome {
 /// Prints the paths of transfers by size of each provider with an info.
 fn print_protocols(command: &Command) -> InfoOutcome {
     import_log(wants_paths)?;
-    let chain = getinfo(command).map_err(|error| ("fi_getinfo", error))?;
+    let mut chain = getinfo(command);
+    // Providers for other providers only, such as off_coll.
+    if let Ok(more) = getinfo_with(command, OFFLOAD_PROV_ONLY) {
+        match &mut chain {
+            Ok(chain) => chain.append(more),
+            Err(_) => chain = Ok(more),
+        }
+    }
+    let chain = chain.map_err(|error| ("fi_getinfo", error))?;
     let paths = PATHS.lock().map(|paths| paths.clone()).unwrap_or_default();
     print!("{}", fi_info_paths::text(&chain, &paths));
     // Warnings, such as of a variable without effect.

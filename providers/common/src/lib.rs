@@ -44,6 +44,7 @@ use base::{
     addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,
     ring_queue, scoped_buf,
 };
+pub use features::coll::paths::coll_paths;
 use features::{coll, mcast, notices, variable};
 pub use features::{completions, deferred};
 use local::{barriers, ring_layout, segment};

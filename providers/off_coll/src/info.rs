@@ -2,6 +2,7 @@
 use crate::OFF_COLL;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::coll_paths;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, ProviderOffer, check};
 
@@ -91,6 +92,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     if let Some(reason) = check(api, &offer, hints).first() {
         return Err(refuse(&reason.to_string()));
     }
+    ofi_provider::log::write_paths(&OFF_COLL, coll_paths);
     let ProviderOffer { most: mut info, .. } = offer;
     info.set_fabric_name(FABRIC_NAME)?;
     info.set_domain_name(DOMAIN_NAME)?;

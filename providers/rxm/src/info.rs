@@ -386,12 +386,12 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         Some(false) => flags & !FI_RESCAN,
         None => flags,
     };
-    log::write_paths(&RXM, || paths::rows(config()));
     let asked = InfoQuery { version: core_version(api), flags, ..*query };
     let mut cores = find_cores(&asked, core_hints(hints)?)?;
     if let Some(port) = open_source(&asked, &cores) {
         cores = at_each_interface(&asked, hints, port)?;
     }
+    log::write_paths(&RXM, || paths::rows(config(), paths::CoreKinds::of(&cores)));
     let lists = hints.is_none_or(|hints| hints.caps() == 0);
     let (mut chain, mut collective) = (InfoChain::new(), InfoChain::new());
     for core in cores.iter() {

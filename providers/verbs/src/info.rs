@@ -7,7 +7,9 @@ use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, TransferPath, alter, check};
+use ofi_provider::info::{
+    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, TransferPath, alter, check,
+};
 use ofi_provider::log;
 use ofi_provider::param;
 use std::ffi::CString;
@@ -231,17 +233,32 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
 
 /// Returns the paths of transfers of a device, for `fi_info --protocols`.
 fn paths(attributes: &DeviceAttributes) -> Vec<TransferPath> {
-    let inline = attributes.offer.most.as_ref().tx().map_or(0, |tx| tx.inject_size);
+    let inject = |offer: &ProviderOffer| offer.most.as_ref().tx().map_or(0, |tx| tx.inject_size);
+    let inline = inject(&attributes.offer);
     let inline_size = param::variable(&VERBS, c"inline_size");
-    let text = "copied to the work request; at most what the device permits";
+    let copied = |transfers, most| {
+        let text = "copied to the work request; some devices copy larger messages, too";
+        TransferPath::new(transfers, "inline", text)
+            .of(0, most)
+            .limit(&inline_size, config().inline_size)
+    };
     let device = "the device reads and writes the application's registered memory";
-    vec![
-        TransferPath::new("inject, messages, writes", "inline", text)
-            .of(0, inline)
-            .limit(inline_size, config().inline_size),
+    let mut rows = vec![
+        copied("inject, messages, writes", inline),
         TransferPath::new("messages, writes", "zero copy", device).of(inline + 1, usize::MAX),
         TransferPath::new("reads, atomics", "zero copy", device),
-    ]
+    ];
+    if let Some(datagrams) = &attributes.datagrams {
+        let (inline, most) = (inject(datagrams), datagrams.most.as_ref().ep());
+        let most = most.map_or(0, |ep| ep.max_msg_size);
+        rows.push(copied("datagrams", inline));
+        rows.push(TransferPath::new("datagrams", "zero copy", device).of(inline + 1, most));
+    }
+    if attributes.hmem.is_some() {
+        let text = "with FI_HMEM nothing is inline";
+        rows.push(TransferPath::new("device memory", "zero copy", text));
+    }
+    rows
 }
 
 /// Reports to the core the reason for something missing from the result.

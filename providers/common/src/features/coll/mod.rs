@@ -53,6 +53,7 @@ mod collectives;
 mod identity;
 mod join_set;
 mod notice;
+pub(crate) mod paths;
 pub(crate) mod plan;
 #[allow(unsafe_code)]
 mod set;

@@ -56,11 +56,11 @@ pub(crate) struct CollPlan {
 }
 
 /// Most messages in one round of an exchange with all members.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 
 /// Vectors up to this size are reduced by recursive doubling: few messages of
 /// all of it, rather than many of a part.
-const SHORT: usize = 16 << 10;
+pub(super) const SHORT: usize = 16 << 10;
 
 fn part(at: usize, len: usize) -> Bytes {
     Bytes { at, len }
