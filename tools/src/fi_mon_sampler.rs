@@ -185,7 +185,7 @@ struct MonitorSource {
     /// of the file would then end it.
     memory: NonNull<u8>,
     /// Identity of the file.
-    identity: (libc::dev_t, libc::ino_t),
+    identity: (u64, u64),
     folder: Rc<TargetFolder>,
     name: OsString,
 }

@@ -7,6 +7,9 @@
  * function called by the library may be a cancellation point.
  */
 #define _GNU_SOURCE
+/* The types and names of Rust: on processors with 32 bits the compilers of some distributions set others. */
+#undef _FILE_OFFSET_BITS
+#undef _TIME_BITS
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -35,12 +38,30 @@ OWN ssize_t read(int fd, void *b, size_t n) { return syscall(SYS_read, fd, b, n)
 OWN ssize_t write(int fd, const void *b, size_t n) { return syscall(SYS_write, fd, b, n); }
 OWN ssize_t readv(int fd, const struct iovec *v, int n) { return syscall(SYS_readv, fd, v, n); }
 OWN ssize_t writev(int fd, const struct iovec *v, int n) { return syscall(SYS_writev, fd, v, n); }
-#if __SIZEOF_LONG__ != 8
-#error "pread64 and pwrite64 take their offset in two registers here"
+/*
+ * PAIR(N): an argument with 64 bits as the kernel takes it. With registers of 32 bits it takes two of them;
+ * those of ARM begin with an even one, so behind three others there is one more (ODD).
+ */
+#if __SIZEOF_LONG__ == 8
+#define PAIR(n) (n)
+#elif __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define PAIR(n) (long)(n), (long)((int64_t)(n) >> 32)
+#else
+#error "the order of the halves is unknown"
 #endif
-OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at) { return syscall(SYS_pread64, fd, b, n, at); }
-OWN ssize_t pwrite64(int fd, const void *b, size_t n, off64_t at) { return syscall(SYS_pwrite64, fd, b, n, at); }
-/* F_OFD_SETLKW waits */
+#ifdef __ARM_EABI__
+#define ODD 0,
+#else
+#define ODD
+#endif
+OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at) { return syscall(SYS_pread64, fd, b, n, ODD PAIR(at)); }
+OWN ssize_t pwrite64(int fd, const void *b, size_t n, off64_t at) { return syscall(SYS_pwrite64, fd, b, n, ODD PAIR(at)); }
+/* F_OFD_SETLKW waits; its argument is a struct flock64 */
+#ifdef SYS_fcntl64
+#define OWN_FCNTL SYS_fcntl64
+#else
+#define OWN_FCNTL SYS_fcntl
+#endif
 OWN int fcntl(int fd, int command, ...)
 {
 	va_list l;
@@ -49,7 +70,7 @@ OWN int fcntl(int fd, int command, ...)
 	va_start(l, command);
 	argument = va_arg(l, void *);
 	va_end(l);
-	return syscall(SYS_fcntl, fd, command, argument);
+	return syscall(OWN_FCNTL, fd, command, argument);
 }
 OWN int open64(const char *path, int flags, ...)
 {
@@ -59,7 +80,7 @@ OWN int open64(const char *path, int flags, ...)
 	va_start(l, flags);
 	mode = va_arg(l, int);
 	va_end(l);
-	return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	return syscall(SYS_openat, AT_FDCWD, path, flags | O_LARGEFILE, mode);
 }
 OWN int poll(struct pollfd *p, nfds_t n, int ms)
 {
@@ -109,7 +130,10 @@ OWN int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, st
 	/* answers the error */
 	return syscall(SYS_clock_nanosleep, clock, flags, t, left) ? errno : 0;
 }
-OWN int fallocate(int fd, int mode, off_t at, off_t n) { return syscall(SYS_fallocate, fd, mode, at, n); }
+OWN int fallocate(int fd, int mode, off_t at, off_t n) { return syscall(SYS_fallocate, fd, mode, PAIR(at), PAIR(n)); }
+#if __SIZEOF_LONG__ != 8
+OWN int fallocate64(int fd, int mode, off64_t at, off64_t n) { return syscall(SYS_fallocate, fd, mode, PAIR(at), PAIR(n)); }
+#endif
 /* a map that is made asks for it, the first one of each thread */
 OWN ssize_t getrandom(void *b, size_t n, unsigned flags) { return syscall(SYS_getrandom, b, n, flags); }
 OWN int nanosleep(const struct timespec *t, struct timespec *left) { return syscall(SYS_nanosleep, t, left); }

@@ -132,10 +132,10 @@ fn with_answers(pd: &Pd, rights: u32) -> u32 {
 
 /// Returns the limit of this process on locked bytes, if there is one.
 fn locked_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes to the structure.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let known = unsafe { libc::getrlimit64(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    (known && limit.rlim_cur != libc::RLIM64_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// The memory of a domain.
@@ -212,8 +212,12 @@ impl VerbsMemory {
     }
 }
 
-/// Mark in results of fi_mr_desc(3), distinguishing a key of zero from no key.
-const DESC: usize = 1 << 32;
+/// Mark in results of fi_mr_desc(3), distinguishing a key of zero from no key. Addresses of 32 bits have
+/// no space for it.
+const DESC: usize = match 1_usize.checked_shl(32) {
+    Some(mark) => mark,
+    None => 0,
+};
 
 /// A region of the application's, until this is dropped.
 struct DeviceRegion {

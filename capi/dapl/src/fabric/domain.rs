@@ -101,7 +101,7 @@ impl DomainWaiter {
         let mut both = [fd(self.descriptor), fd(self.number())];
         let most = libc::timespec {
             tv_sec: most.as_secs() as libc::time_t,
-            tv_nsec: most.subsec_nanos().into(),
+            tv_nsec: most.subsec_nanos() as libc::c_long,
         };
         // SAFETY: two entries, and descriptors that stay open as long as this.
         unsafe { libc::ppoll(both.as_mut_ptr(), 2, &most, null()) };

@@ -10,6 +10,13 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 
+// The crate libc has these functions of the C library for some processors only.
+unsafe extern "C" {
+    fn getcontext(context: *mut libc::ucontext_t) -> c_int;
+    fn makecontext(context: *mut libc::ucontext_t, first: extern "C" fn(), count: c_int, ...);
+    fn swapcontext(saved: *mut libc::ucontext_t, next: *const libc::ucontext_t) -> c_int;
+}
+
 /// Bytes of such a stack: several times the need of the work, since a signal handler may run on it.
 const LEN: usize = 128 << 10;
 
@@ -62,7 +69,7 @@ struct StackJob<W, R> {
 
 /// The first function on the other stack; the halves of its argument are the job's address.
 extern "C" fn run_job<W: FnOnce() -> R, R>(high: c_uint, low: c_uint) {
-    let at = (high as usize) << 32 | low as usize;
+    let at = (u64::from(high) << 32 | u64::from(low)) as usize;
     // SAFETY: the job of `OwnStack::run`, which does nothing with it until this function has returned.
     let job = unsafe { &mut *(at as *mut StackJob<W, R>) };
     if let Some(work) = job.work.take() {
@@ -139,7 +146,7 @@ impl OwnStack {
         unsafe {
             let [back, there] = [0, 1].map(|which| (&raw mut (*at).contexts[which]).cast());
             let there: *mut libc::ucontext_t = there;
-            let result = libc::getcontext(there);
+            let result = getcontext(there);
             if result != 0 {
                 return result;
             }
@@ -148,9 +155,9 @@ impl OwnStack {
             (*there).uc_link = back;
             let first =
                 core::mem::transmute::<extern "C" fn(c_uint, c_uint), extern "C" fn()>(first);
-            let job = at as usize;
-            libc::makecontext(there, first, 2, (job >> 32) as c_uint, job as c_uint);
-            libc::swapcontext(back, there)
+            let job = at as usize as u64;
+            makecontext(there, first, 2, (job >> 32) as c_uint, job as c_uint);
+            swapcontext(back, there)
         }
     }
 }

@@ -237,9 +237,9 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 
 /// The number of the file behind a descriptor.
 fn inode(fd: i32) -> Option<u64> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    let mut stat = core::mem::MaybeUninit::<libc::stat64>::uninit();
     // SAFETY: the call writes `stat` if it answers 0.
-    unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
+    unsafe { (libc::fstat64(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
 }
 
 /// Runs in a forked child: the inherited memory belongs to the parent and must not be written.

@@ -297,8 +297,8 @@ pub(crate) fn lock_file(fd: BorrowedFd<'_>, byte: i64, lock: FileLock, wait: boo
         FileLock::Exclusive => libc::F_WRLCK,
     };
     let call = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
-    // SAFETY: zeros are a valid `flock`, as numbers of any kind are.
-    let mut region = unsafe { std::mem::zeroed::<libc::flock>() };
+    // SAFETY: zeros are a valid `flock64`, as numbers of any kind are.
+    let mut region = unsafe { std::mem::zeroed::<libc::flock64>() };
     region.l_type = kind as libc::c_short;
     region.l_whence = libc::SEEK_SET as libc::c_short;
     (region.l_start, region.l_len) = (byte, 1);

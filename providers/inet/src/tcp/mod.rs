@@ -9,6 +9,15 @@ mod config;
 pub(crate) mod info;
 mod multipath;
 mod rails;
+#[cfg_attr(
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "powerpc64"
+    )),
+    path = "no_ring.rs"
+)]
 #[allow(unsafe_code)]
 mod ring;
 mod silence;

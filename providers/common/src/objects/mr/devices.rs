@@ -13,7 +13,11 @@ use std::sync::MutexGuard;
 
 /// Minimum size in bytes of regions with memory of hosts and devices: a program registers all of
 /// its address space.
-const MIXED_SIZE: usize = 1 << 40;
+const MIXED_SIZE: usize = match 1_usize.checked_shl(40) {
+    Some(size) => size,
+    // Addresses of 32 bits.
+    None => 1 << 31,
+};
 
 impl MrTable {
     /// Permits regions and buffers in memory of these devices (FI_HMEM).
