@@ -20,6 +20,9 @@ use ofi_provider::error::Error;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+/// Simulated time without a completion after which a simulation has settled: an hour.
+const QUIET_NANOS: u64 = 3_600_000_000_000;
+
 /// World with connected endpoints of its engines.
 pub trait ConnectedWorld: SimWorld {
     /// A caller's request.
@@ -425,8 +428,10 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         }
     }
 
+    /// Runs until nothing moves, or only timers expire for an hour: a connection without space for an
+    /// unexpected message is looked at again and again until it gets a receive.
     fn settle(&mut self) {
-        let mut still = 0;
+        let (mut still, mut completed_at) = (0, self.world.nanos());
         for _ in 0..200_000 {
             let before = self.oracle.completions;
             let mut moved = false;
@@ -438,9 +443,14 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
                 self.poll_once(node);
                 self.read(node, usize::MAX);
             }
-            moved |= self.world.something_happens(true) || self.oracle.completions > before;
+            let has_completed = self.oracle.completions > before;
+            if has_completed {
+                completed_at = self.world.nanos();
+            }
+            moved |= self.world.something_happens(true) || has_completed;
             still = if moved { 0 } else { still + 1 };
-            if !self.world.can_continue(still) {
+            let quiet = self.world.nanos() - completed_at;
+            if !self.world.can_continue(still) || quiet > QUIET_NANOS {
                 return;
             }
         }

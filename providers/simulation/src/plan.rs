@@ -1,4 +1,5 @@
 //! Plan of a simulation, and the world supplied by a provider.
+use crate::here;
 use crate::oracle::PARTS;
 use crate::random::SimRandom;
 use ofi_provider::endpoint::{RdmAttr, RdmEngine};
@@ -190,6 +191,10 @@ pub trait SimWorld: Sized {
     fn cut(&mut self, one: usize, other: usize) -> bool;
     /// Acts as a hostile peer at this address.
     fn poll_listener(&mut self, _random: &mut SimRandom, _at: SocketAddr) {}
+    /// Returns the simulated time, in nanoseconds.
+    fn nanos(&self) -> u64 {
+        here::nanos()
+    }
     /// A step of time.
     fn pass(&mut self, nanos: u64);
     /// Time passes until something is due.

@@ -291,6 +291,10 @@ impl SimWorld for OverRings {
         self.world().poll_listener(random, at);
     }
 
+    fn nanos(&self) -> u64 {
+        self.world().nanos
+    }
+
     fn pass(&mut self, nanos: u64) {
         self.world().nanos += nanos;
     }
