@@ -117,28 +117,34 @@ static inline void ctd_merge(struct ctd *d)
 			}
 	}
 }
-/* Merges what any of these bytes of the host stand for, the oldest first: bytes of a later one replace its bytes. */
+static inline int ctd_by_op(const void *a, const void *b)
+{
+	unsigned long x = ctd_all[*(const size_t *)a].op, y = ctd_all[*(const size_t *)b].op;
+
+	return x < y ? -1 : x > y;
+}
+/* Merges the operations with any of these bytes of the host, the oldest first: bytes of a later one replace its bytes. */
 static inline void ctd_look(const void *b, size_t n)
 {
+	static size_t *found, capacity;
 	const unsigned char *at = b;
-	unsigned long last = 0, next = 1;
+	size_t count = 0;
 
 	if (ctd_in_child())
 		return;
 	pthread_mutex_lock(&ctd_lock);
-	for (; next; last = next) {
-		next = 0;
-		for (size_t i = 0; i < ctd_count; i++) {
-			struct ctd *d = &ctd_all[i];
+	if (capacity < ctd_count)
+		ctd_must((found = realloc(found, (capacity = ctd_count) * sizeof *found)) != NULL);
+	for (size_t i = 0; i < ctd_count; i++) {
+		const struct ctd *d = &ctd_all[i];
 
-			if (!d->op || at >= d->host + d->n || d->host >= at + n)
-				continue;
-			if (d->op == last)
-				ctd_merge(d);
-			else if (d->op > last && (!next || d->op < next))
-				next = d->op;
-		}
+		if (d->op && d->kind != CTD_TX && at < d->host + d->n && d->host < at + n)
+			found[count++] = i;
 	}
+	if (count > 1)
+		qsort(found, count, sizeof *found, ctd_by_op);
+	for (size_t i = 0; i < count; i++)
+		ctd_merge(&ctd_all[found[i]]);
 	pthread_mutex_unlock(&ctd_lock);
 }
 static inline void ctd_sync(int all)
@@ -164,7 +170,7 @@ static inline unsigned long ctd_post(enum ctd_kind kind, const struct iovec *fro
 	}
 	ctd_sync(0);
 	/* operations without an entry are still there, and this one begins where they end */
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count && kind != CTD_TX; i++)
 		ctd_look(from[i].iov_base, from[i].iov_len);
 	pthread_mutex_lock(&ctd_lock);
 	op = ++ctd_ops;
