@@ -332,6 +332,18 @@ static inline int ct_mappings(const char *name)
 	fclose(maps);
 	return n;
 }
+/* Open descriptors of this process, and a few more. */
+static inline int ct_descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
 /* Stops a process; when this returns, all of its threads stand. */
 static inline void ct_stop(pid_t pid)
 {

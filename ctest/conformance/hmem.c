@@ -1245,6 +1245,8 @@ static long calls(int of)
 {
 	static const struct { const char *name, *calls[5]; } all[] = {
 		{ "cuda", { "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2" } },
+		{ "rocr", { "hsa_amd_ipc_memory_create", "hsa_amd_ipc_memory_attach", "hsa_amd_ipc_memory_detach", "copies between devices", "copies to the host" } },
+		{ "ze", { "zeMemGetIpcHandle", "zeMemOpenIpcHandle", "zeMemCloseIpcHandle", "copies between devices", "copies to the host" } },
 	};
 	long (*count)(const char *) = (long (*)(const char *))dlsym(stand_in(), "stub_calls");
 
@@ -1257,8 +1259,6 @@ static long calls(int of)
 static void needs_sharing(void)
 {
 	stand_in();
-	if (strcmp(acc->name, "cuda"))
-		SKIP_HERE("this interface shares no memory");
 	ct_needs_memory();
 }
 
@@ -1379,6 +1379,31 @@ static void shared_many(int rank)
 	ct_done(&c);
 	if (rank == 1)
 		EQ(calls(MAP), calls(UNMAP));
+}
+/* A handle may have a descriptor: it is closed when the peer has mapped the memory, and the peer's copy as well. */
+static void shared_descriptors(int rank)
+{
+	enum { ALLOCATIONS = 10 };
+	struct ct c;
+	struct mem m = { 0 };
+	int before = 0;
+
+	needs_sharing();
+	open_hmem(&c, FI_TAGGED);
+	for (int i = 0; i < ALLOCATIONS; i++) {
+		m = new_mem(1 << 20, 1);
+		stream_of(&c, rank, &m, 4, 10 * i);
+		if (i == 1)
+			before = ct_descriptors();
+	}
+	if (rank == 1)
+		CHECK(calls(MAP) >= ALLOCATIONS - 1);
+	/* that of the last allocation is perhaps in use, or not closed yet */
+	for (int64_t end = ct_ms() + 30000; ct_descriptors() > before + (rank == 0) && ct_ms() < end; ct_nap(1))
+		ct_progress(&c);
+	if (ct_descriptors() > before + (rank == 0))
+		FAIL("%d descriptors, %d before", ct_descriptors(), before);
+	ct_done(&c);
 }
 /* Memory without a handle, or with one that cannot be opened, is copied. */
 static void unshared(int rank, const char *how)
@@ -1607,6 +1632,7 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: memory of a host is not mapped", shared_from_host, CT_REL },
 	{ "FI_HMEM: memory at the address of a freed allocation is mapped anew", shared_reused, CT_REL },
 	{ "FI_HMEM: a peer maps a limited number of allocations", shared_many, CT_REL },
+	{ "FI_HMEM: mapped memory takes no descriptors", shared_descriptors, CT_REL },
 	{ "FI_HMEM: memory without a handle is copied", no_handle, CT_REL },
 	{ "FI_HMEM: memory with a handle that no peer can open is copied", no_open, CT_REL },
 	{ "FI_HMEM: FI_HMEM_DISABLE_P2P keeps memory from being mapped", p2p_disabled_by_user, CT_REL },

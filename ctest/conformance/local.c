@@ -23,17 +23,6 @@ static void tcp_only(void)
 }
 /* Mappings of memory that peers share, in this process. */
 static int shared(void) { return ct_mappings("/memfd:ofi-local"); }
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 /* A message each way, so often. */
 static void talk(struct ct *c, char *b, size_t n, int rounds)
 {
@@ -84,7 +73,7 @@ static void matched(int rank)
 	/* descriptors and mappings held by the library */
 	ct_open(&c, NULL);
 	ct_done(&c);
-	before = descriptors();
+	before = ct_descriptors();
 	mapped = shared();
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, 3 << 20);
@@ -93,7 +82,7 @@ static void matched(int rank)
 		talk(&c, b, n, 3);
 	ct_barrier(&c);
 	ct_close(&c);
-	EQ(descriptors(), before);
+	EQ(ct_descriptors(), before);
 	EQ(shared(), mapped);
 }
 /* From here on the system answers a call of this process so (SECCOMP_RET_ERRNO with an error, SECCOMP_RET_KILL_PROCESS). */
@@ -553,12 +542,12 @@ static void killed(int rank)
 		OK(fi_av_remove(base.av, &to, 1, 0));
 		/* with the domain's own resources after the first upgrade */
 		if (round < ROUNDS / 2) {
-			before = descriptors() > before ? descriptors() : before;
+			before = ct_descriptors() > before ? ct_descriptors() : before;
 			mapped = shared() > mapped ? shared() : mapped;
 		}
 	}
 	/* resources of the connections end with them, after the messages sent by peers before their death are received */
-	for (int64_t end = ct_ms() + 60000; (descriptors() > before || shared() > mapped) && ct_ms() < end;) {
+	for (int64_t end = ct_ms() + 60000; (ct_descriptors() > before || shared() > mapped) && ct_ms() < end;) {
 		struct fi_cq_tagged_entry e;
 		struct fi_cq_err_entry err = { 0 };
 		ssize_t r;
@@ -572,7 +561,7 @@ static void killed(int rank)
 			waiting &= ~(1 << ((struct fi_context2 *)(r == 1 ? e.op_context : err.op_context) - ct_ctx));
 		}
 	}
-	CHECK(descriptors() <= before);
+	CHECK(ct_descriptors() <= before);
 	CHECK(shared() <= mapped);
 	ct_close(&base);
 }
@@ -708,12 +697,12 @@ static void killed_in(const char *cma)
 		EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 		CHECK(err.op_context == CTX(3));
 		OK(fi_av_remove(c.av, &to, 1, 0));
-		if (round < PHASES && descriptors() > before)
-			before = descriptors();
+		if (round < PHASES && ct_descriptors() > before)
+			before = ct_descriptors();
 		if (round < PHASES && shared() > mapped)
 			mapped = shared();
 	}
-	while (descriptors() > before || shared() > mapped)	/* for ever is caught by the watchdog */
+	while (ct_descriptors() > before || shared() > mapped)	/* for ever is caught by the watchdog */
 		ct_progress(&c);
 	ct_close(&c);
 }
@@ -869,7 +858,7 @@ static void unknown_peers(int rank)
 		to[i] = ct_insert(&c, &name);
 		s[i] = unknown_peer(&c, &at, 1000 + i, offer[i]);
 	}
-	before = descriptors();
+	before = ct_descriptors();
 	/* silent peers; and data other than a HELLO, or with wrong descriptors */
 	for (int i = 0; i < 200; i++)
 		upgrades[i] = upgrade(offer[0]);
@@ -917,7 +906,7 @@ static void unknown_peers(int rank)
 		close(upgrades[i]);
 	for (int i = 0; i < N; i++)
 		exchange(&c, s[i], b, to[i]);
-	while (descriptors() > before)	/* for ever is caught by the watchdog */
+	while (ct_descriptors() > before)	/* for ever is caught by the watchdog */
 		ct_progress(&c);
 	for (int i = 0; i < N; i++)
 		close(s[i]);

@@ -364,13 +364,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr p)
 	ENTER();
 	NEED(current, CUDA_ERROR_INVALID_CONTEXT);
 	for (int i = 0; i < 256 && streams[i]; i++)
-		for (struct op *op = streams[i]->first; op; op = op->next) {
-			struct range *r = range_at(p, 1);
-
-			if (r && (unsigned char *)op->src >= r->bytes && (unsigned char *)op->src < r->bytes + r->mapped
-			    && op->due != INT64_MAX)
-				fault("memory of another process closed during a copy");
-		}
+		for (struct op *op = streams[i]->first; op; op = op->next)
+			keeps_open(range_at(p, 1), op->src, op->due);
 	NEED(close_handle(p), CUDA_ERROR_INVALID_VALUE);
 	return leave(CUDA_SUCCESS);
 }

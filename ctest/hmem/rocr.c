@@ -16,6 +16,14 @@
 #include "rocr_stub.h"
 #include "stub.h"
 
+/* Called when memory is freed. */
+struct notifier {
+	struct notifier *next;
+	void *p, *data;
+	void (*callback)(void *, void *);
+};
+static struct notifier *notifiers;
+
 enum { CPU = 0x100, GPU = 0x200, CPU_POOL = 0x300, GPU_POOL = 0x400 };
 
 struct signal {
@@ -65,7 +73,8 @@ static void run(void)
 		if (!op->fails)
 			memcpy(op->dst, op->src, op->len);
 		op->signal->pending--;
-		op->locked->pending--;
+		if (op->locked)
+			op->locked->pending--;
 		op->signal->value = op->fails ? -1 : op->signal->value - 1;
 		*at = op->next;
 		free(op);
@@ -126,6 +135,18 @@ hsa_status_t hsa_agent_get_info(hsa_agent_t agent, unsigned attribute, void *val
 	case HSA_AGENT_INFO_DEVICE:
 		*(uint32_t *)value = is_gpu(agent) ? HSA_DEVICE_TYPE_GPU : HSA_DEVICE_TYPE_CPU;
 		return leave(HSA_STATUS_SUCCESS);
+	case HSA_AMD_AGENT_INFO_UUID:	/* the first device has none */
+		if (agent.handle == GPU)
+			strcpy(value, "GPU-XX");
+		else
+			sprintf(value, "GPU-%016x", (unsigned)agent.handle);
+		return leave(HSA_STATUS_SUCCESS);
+	case HSA_AMD_AGENT_INFO_BDFID:
+		*(uint32_t *)value = (agent.handle & 0xff) << 8;
+		return leave(HSA_STATUS_SUCCESS);
+	case HSA_AMD_AGENT_INFO_DOMAIN:
+		*(uint32_t *)value = 1;
+		return leave(HSA_STATUS_SUCCESS);
 	default:
 		return leave(HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	}
@@ -174,10 +195,47 @@ hsa_status_t hsa_amd_memory_pool_allocate(hsa_amd_memory_pool_t pool, size_t len
 	*p = (void *)r->base;
 	return leave(HSA_STATUS_SUCCESS);
 }
+hsa_status_t hsa_amd_register_deallocation_callback(void *p, void (*callback)(void *, void *), void *data)
+{
+	struct range *r;
+	struct notifier *n;
+
+	ENTER();
+	r = range_at((uintptr_t)p, 0);
+	NEED(r && r->base == (uintptr_t)p && callback, HSA_STATUS_ERROR_INVALID_ALLOCATION);
+	n = calloc(1, sizeof *n);
+	NEED(n, HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+	*n = (struct notifier){ notifiers, p, data, callback };
+	notifiers = n;
+	return leave(HSA_STATUS_SUCCESS);
+}
+/* Those of this memory, once each, without the lock. */
+static void notify(void *p)
+{
+	struct notifier *due = NULL, *n;
+
+	pthread_mutex_lock(&lock);
+	for (struct notifier **at = &notifiers; (n = *at);) {
+		if (n->p != p) {
+			at = &n->next;
+			continue;
+		}
+		*at = n->next;
+		n->next = due;
+		due = n;
+	}
+	pthread_mutex_unlock(&lock);
+	while ((n = due)) {
+		due = n->next;
+		n->callback(n->p, n->data);
+		free(n);
+	}
+}
 hsa_status_t hsa_amd_memory_pool_free(void *p)
 {
 	struct range *r;
 
+	notify(p);
 	ENTER();
 	if ((r = forget((uintptr_t)p, ALLOCATED_HOST))) {
 		munmap(p, r->mapped);
@@ -189,6 +247,52 @@ hsa_status_t hsa_amd_memory_pool_free(void *p)
 	end_memory(r);
 	return leave(HSA_STATUS_SUCCESS);
 }
+/* A handle of 32 bytes: struct stub_handle in fewer. */
+struct short_handle {
+	uint32_t magic;
+	int32_t pid;
+	int16_t fd, device;
+	uint32_t id;
+	uint64_t at, len;
+};
+_Static_assert(sizeof(struct short_handle) == sizeof(hsa_amd_ipc_memory_t), "a handle");
+hsa_status_t hsa_amd_ipc_memory_create(void *p, size_t len, hsa_amd_ipc_memory_t *handle)
+{
+	struct stub_handle h;
+	struct short_handle s;
+	struct range *r;
+
+	ENTER();
+	r = range_at((uintptr_t)p, 0);
+	NEED(handle && r && r->base == (uintptr_t)p && r->len == len, HSA_STATUS_ERROR_INVALID_ARGUMENT);
+	NEED(handle_of(r->base, &h), HSA_STATUS_ERROR_OUT_OF_RESOURCES);
+	s = (struct short_handle){ (uint32_t)HANDLE_MAGIC, h.pid, (int16_t)h.fd, (int16_t)h.device, (uint32_t)h.id, h.at, h.len };
+	memcpy(handle, &s, sizeof s);
+	return leave(HSA_STATUS_SUCCESS);
+}
+hsa_status_t hsa_amd_ipc_memory_attach(const hsa_amd_ipc_memory_t *handle, size_t len, uint32_t n, const hsa_agent_t *agents, void **p)
+{
+	struct short_handle s;
+	struct range *r;
+
+	ENTER();
+	NEED(handle && p && !n == !agents, HSA_STATUS_ERROR_INVALID_ARGUMENT);
+	memcpy(&s, handle, sizeof s);
+	NEED(s.magic == (uint32_t)HANDLE_MAGIC && s.len == len, HSA_STATUS_ERROR_INVALID_ARGUMENT);
+	r = open_handle(&(struct stub_handle){ HANDLE_MAGIC, s.len, s.at, s.id, s.pid, s.fd, s.device, { 0 } });
+	NEED(r, HSA_STATUS_ERROR_INVALID_ARGUMENT);
+	*p = (void *)r->base;
+	return leave(HSA_STATUS_SUCCESS);
+}
+hsa_status_t hsa_amd_ipc_memory_detach(void *p)
+{
+	ENTER();
+	run();
+	KEEP_OPEN(range_at((uintptr_t)p, 0));
+	NEED(close_handle((uintptr_t)p), HSA_STATUS_ERROR_INVALID_ARGUMENT);
+	return leave(HSA_STATUS_SUCCESS);
+}
+
 /* For an address that it does not know it answers success, and a type. */
 hsa_status_t hsa_amd_pointer_info(const void *p, hsa_amd_pointer_info_t *info, void *(*alloc)(size_t), uint32_t *n, hsa_agent_t **agents)
 {
@@ -199,7 +303,7 @@ hsa_status_t hsa_amd_pointer_info(const void *p, hsa_amd_pointer_info_t *info, v
 	(void)alloc;
 	NEED(p && info && info->size && !n && !agents, HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	if ((r = range_at((uintptr_t)p, 0))) {
-		answer.type = HSA_EXT_POINTER_TYPE_HSA;
+		answer.type = r->opened ? HSA_EXT_POINTER_TYPE_IPC : HSA_EXT_POINTER_TYPE_HSA;
 		answer.agentBaseAddress = answer.hostBaseAddress = (void *)r->base;
 		answer.sizeInBytes = r->len;
 		answer.agentOwner.handle = r->host == OF_DEVICE ? (uint64_t)GPU + r->device : CPU;
@@ -325,7 +429,8 @@ hsa_status_t hsa_amd_memory_async_copy(void *dst, hsa_agent_t dst_agent, const v
 	ENTER();
 	(void)dependencies;
 	NEED(dst && src && signal.handle && !n, HSA_STATUS_ERROR_INVALID_ARGUMENT);
-	NEED(is_gpu(dst_agent) + is_gpu(src_agent) == 1, HSA_STATUS_ERROR_INVALID_AGENT);
+	NEED(is_gpu(dst_agent) || is_gpu(src_agent), HSA_STATUS_ERROR_INVALID_AGENT);
+	count(!is_gpu(dst_agent) ? "copies to the host" : is_gpu(src_agent) ? "copies between devices" : "copies to a device");
 	op = calloc(1, sizeof *op);
 	NEED(op, HSA_STATUS_ERROR_OUT_OF_RESOURCES);
 	op->dst = end_of((uintptr_t)dst, dst_agent, len, &op->locked);
@@ -347,7 +452,8 @@ hsa_status_t hsa_amd_memory_async_copy(void *dst, hsa_agent_t dst_agent, const v
 	op->fails = fail_at == number;
 	op->due = due_of(number, len);
 	op->signal->pending++;
-	op->locked->pending++;
+	if (op->locked)
+		op->locked->pending++;
 	op->next = ops;
 	ops = op;
 	return leave(HSA_STATUS_SUCCESS);

@@ -379,6 +379,15 @@ static inline struct range *open_handle(const struct stub_handle *h)
 	close(fd);
 	return r;
 }
+/* Ends the process if this copy, due at some time, reads memory that is being closed. */
+static inline void keeps_open(const struct range *r, const void *src, int64_t due)
+{
+	const unsigned char *at = src;
+
+	if (r && at >= r->bytes && at < r->bytes + r->mapped && due != INT64_MAX)
+		fault("memory of another process closed during a copy");
+}
+#define KEEP_OPEN(r) do { for (struct op *op = ops; op; op = op->next) keeps_open(r, op->src, op->due); } while (0)
 /* Closes memory opened by a handle: no address of it is valid afterwards. */
 static inline int close_handle(uintptr_t base)
 {

@@ -101,10 +101,11 @@ ze_result_t zeDeviceGet(ze_driver_handle_t of, uint32_t *n, ze_device_handle_t *
 ze_result_t zeDeviceGetProperties(ze_device_handle_t device, ze_device_properties_t *properties)
 {
 	ENTER();
-	(void)device;
 	NEED_TYPE(properties, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
 	properties->type = ZE_DEVICE_TYPE_GPU;
 	memset(properties->others, 0, sizeof properties->others);
+	memset(properties->uuid, 0x70 + device->number, sizeof properties->uuid);
+	memset(properties->name, 0, sizeof properties->name);
 	return leave(ZE_RESULT_SUCCESS);
 }
 ze_result_t zeContextCreate(ze_driver_handle_t of, const ze_context_desc_t *desc, ze_context_handle_t *context)
@@ -165,6 +166,67 @@ ze_result_t zeMemGetAddressRange(ze_context_handle_t context, const void *p, voi
 		*base = (void *)r->base;
 	if (len)
 		*len = r->len;
+	return leave(ZE_RESULT_SUCCESS);
+}
+
+/*
+ * A handle begins with a descriptor of the process that it is used in: another process puts that of its own copy of the
+ * file there.  The descriptor is open until zeMemPutIpcHandle, also in children that execute another program.
+ */
+struct ze_handle {
+	int32_t fd;
+	char pad[4];
+	uint64_t len, at, id;
+	int32_t pid, device;
+	uint64_t magic;
+	char rest[16];
+};
+_Static_assert(sizeof(struct ze_handle) == sizeof(ze_ipc_mem_handle_t), "a handle");
+ze_result_t zeMemGetIpcHandle(ze_context_handle_t context, const void *p, ze_ipc_mem_handle_t *handle)
+{
+	struct range *r;
+	struct stub_handle h;
+	struct ze_handle z = { 0 };
+
+	ENTER();
+	r = range_at((uintptr_t)p, 0);
+	NEED(context && handle && r && r->base == (uintptr_t)p, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	NEED(handle_of(r->base, &h), ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY);
+	z = (struct ze_handle){ .fd = dup(arena), .len = h.len, .at = h.at, .id = h.id, .pid = h.pid, .device = h.device, .magic = h.magic };
+	NEED(z.fd >= 0, ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY);
+	memcpy(handle, &z, sizeof z);
+	return leave(ZE_RESULT_SUCCESS);
+}
+ze_result_t zeMemPutIpcHandle(ze_context_handle_t context, ze_ipc_mem_handle_t handle)
+{
+	struct ze_handle z;
+
+	ENTER();
+	memcpy(&z, &handle, sizeof z);
+	NEED(context && z.magic == HANDLE_MAGIC && z.pid == getpid(), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	if (close(z.fd))
+		fault("a handle put twice");
+	return leave(ZE_RESULT_SUCCESS);
+}
+ze_result_t zeMemOpenIpcHandle(ze_context_handle_t context, ze_device_handle_t device, ze_ipc_mem_handle_t handle, uint32_t flags, void **p)
+{
+	struct ze_handle z;
+	struct range *r;
+
+	ENTER();
+	memcpy(&z, &handle, sizeof z);
+	NEED(context && device && p && !flags && z.device == device->number, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	r = open_part(z.fd, &(struct stub_handle){ z.magic, z.len, z.at, z.id, z.pid, z.fd, z.device, { 0 } });
+	NEED(r, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	*p = (void *)r->base;
+	return leave(ZE_RESULT_SUCCESS);
+}
+ze_result_t zeMemCloseIpcHandle(ze_context_handle_t context, const void *p)
+{
+	ENTER();
+	run();
+	KEEP_OPEN(range_at((uintptr_t)p, 0));
+	NEED(context && close_handle((uintptr_t)p), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	return leave(ZE_RESULT_SUCCESS);
 }
 
@@ -244,6 +306,11 @@ ze_result_t zeCommandListAppendMemoryCopy(ze_command_list_handle_t list, void *d
 	}
 	if (!event || event->state != UNSIGNALED)
 		fault("an event of two copies");
+	{
+		struct range *to = range_at((uintptr_t)dst, 0), *from = range_at((uintptr_t)src, 0);
+
+		count(!to ? "copies to the host" : from ? "copies between devices" : "copies to a device");
+	}
 	number = ++copies;
 	if (lose_at && number >= lose_at)
 		return lost = 1, leave(ZE_RESULT_ERROR_DEVICE_LOST);

@@ -34,6 +34,7 @@ typedef struct _ze_context_handle_t *ze_context_handle_t;
 typedef struct _ze_command_list_handle_t *ze_command_list_handle_t;
 typedef struct _ze_event_pool_handle_t *ze_event_pool_handle_t;
 typedef struct _ze_event_handle_t *ze_event_handle_t;
+typedef struct { char data[64]; } ze_ipc_mem_handle_t;
 typedef struct { unsigned stype; const void *pNext; uint32_t flags; } ze_context_desc_t;
 typedef struct { unsigned stype; const void *pNext; uint32_t ordinal, index, flags; unsigned mode, priority; } ze_command_queue_desc_t;
 typedef struct { unsigned stype; const void *pNext; uint32_t flags, count; } ze_event_pool_desc_t;
@@ -44,7 +45,9 @@ typedef struct {	/* the numbers are left out */
 	unsigned stype;
 	void *pNext;
 	unsigned type;
-	unsigned char others[340];
+	uint32_t others[19];
+	unsigned char uuid[16];
+	char name[256];
 } ze_device_properties_t;
 
 #endif

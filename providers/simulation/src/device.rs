@@ -7,6 +7,7 @@ use ofi_provider::device::{
 use ofi_provider::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use ofi_provider::error::{Error, Result};
 use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
 
 /// Interfaces of engines in a world with devices.
 pub const INTERFACES: DeviceInterfaces = &[&SimDevice];
@@ -163,11 +164,16 @@ impl DeviceInterface for SimDevice {
 
     fn export_handle(&self, _device: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
         let has_none = allocation.id % NO_HANDLE == NO_HANDLE - 1;
-        let handle = DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN] };
+        let handle = DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN], file: None };
         if has_none { Err(Error::OPNOTSUPP) } else { Ok(handle) }
     }
 
-    fn map_handle(&self, _handle: &DeviceHandle, len: usize) -> Result<(u32, DeviceAllocation)> {
+    fn map_handle(
+        &self,
+        _handle: &DeviceHandle,
+        _file: Option<BorrowedFd<'_>>,
+        len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
         count(|sharing| {
             sharing.handles += 1;
             if sharing.handles % NO_MAPPING == 0 {

@@ -6,6 +6,7 @@
 use crate::device_allocation::{DeviceAllocation, DeviceHandle};
 use crate::error::{Error, Result};
 use std::fmt::{self, Debug};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -70,17 +71,25 @@ pub trait DeviceInterface: Send + Sync + Debug {
         Err(Error::OPNOTSUPP)
     }
 
-    /// Returns a name of an allocation for other processes. Fails with -FI_EOPNOTSUPP if they
-    /// cannot map it.
+    /// Returns a name of an allocation for other processes, valid until
+    /// [`release_handle`](Self::release_handle). Fails with -FI_EOPNOTSUPP if they cannot map it.
     fn export_handle(&self, _device: u32, _allocation: &DeviceAllocation) -> Result<DeviceHandle> {
         Err(Error::OPNOTSUPP)
     }
 
+    /// Ends the use of a name by processes without a mapping of the allocation.
+    fn release_handle(&self, _device: u32, _handle: &DeviceHandle) {}
+
     /// Maps an allocation of another process, said to have `len` bytes, until
     /// [`unmap`](Self::unmap). Returns its device, and its address and true length in this process.
-    /// The handle is another process's: any content is possible. Fails with -FI_EOPNOTSUPP if the
-    /// allocation cannot be mapped.
-    fn map_handle(&self, _handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+    /// The handle is another process's: any content is possible. `file` is a copy of the file named
+    /// by the handle, of any type. Fails with -FI_EOPNOTSUPP if the allocation cannot be mapped.
+    fn map_handle(
+        &self,
+        _handle: &DeviceHandle,
+        _file: Option<BorrowedFd<'_>>,
+        _len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
         Err(Error::OPNOTSUPP)
     }
 

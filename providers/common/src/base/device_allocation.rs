@@ -1,5 +1,7 @@
 //! Allocations of memory of devices, and their names for other processes of the host.
 
+use std::os::fd::RawFd;
+
 /// Bytes of a handle.
 pub const HANDLE_LEN: usize = 64;
 
@@ -21,4 +23,6 @@ pub struct DeviceHandle {
     pub device: [u8; 16],
     /// Bytes meaningful for the interface.
     pub bytes: [u8; HANDLE_LEN],
+    /// Descriptor of the exporting process, copied by other processes to use the handle.
+    pub file: Option<RawFd>,
 }

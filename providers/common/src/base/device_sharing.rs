@@ -2,6 +2,8 @@
 use crate::device::{BouncePool, CopySet, DeviceInterface, DeviceInterfaces, DeviceLocation};
 use crate::device_allocation::DeviceHandle;
 use crate::error::{Error, Result};
+use crate::rights::ReceivedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,14 +23,16 @@ pub struct MappedAllocation {
 
 impl MappedAllocation {
     /// Maps the allocation of a handle with at least `len` bytes, of the interface with this
-    /// number. The handle is another process's: any content is possible. Fails with
-    /// -FI_EOPNOTSUPP without the interface or with a smaller allocation, with -FI_ENOSPC if too
-    /// many allocations are mapped, else as [`DeviceInterface::map_handle`].
+    /// number. The handle is another process's: any content is possible. `copy_file` copies a file
+    /// named by the handle. Fails with -FI_EOPNOTSUPP without the interface or with a smaller
+    /// allocation, with -FI_ENOSPC if too many allocations are mapped, with the error of `copy_file`,
+    /// else as [`DeviceInterface::map_handle`].
     pub fn open(
         interfaces: DeviceInterfaces,
         number: u32,
         handle: &DeviceHandle,
         len: usize,
+        copy_file: impl FnOnce(RawFd) -> Result<ReceivedFd>,
     ) -> Result<Arc<Self>> {
         let is_named = |interface: &&&dyn DeviceInterface| interface.number() == number;
         let interface = *interfaces.iter().find(is_named).ok_or(Error::OPNOTSUPP)?;
@@ -36,7 +40,12 @@ impl MappedAllocation {
             MAPPED.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::NOSPC);
         }
-        match interface.map_handle(handle, len) {
+        let map = |file: Option<BorrowedFd<'_>>| interface.map_handle(handle, file, len);
+        let mapped = match handle.file.map(copy_file).transpose() {
+            Ok(file) => map(file.as_ref().and_then(ReceivedFd::get)),
+            Err(error) => Err(error),
+        };
+        match mapped {
             Ok((device, allocation)) => {
                 let location = DeviceLocation { interface, device };
                 let mapped = Self { location, base: allocation.base, len: allocation.len };

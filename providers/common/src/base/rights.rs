@@ -111,7 +111,7 @@ fn close_listener(socket: OwnedFd) {
 
 /// Descriptor of unknown type sent by another process. A drop closes it in a library thread.
 #[derive(Debug)]
-pub(crate) struct ReceivedFd(Option<OwnedFd>);
+pub struct ReceivedFd(Option<OwnedFd>);
 
 impl ReceivedFd {
     pub(crate) fn new(fd: OwnedFd) -> Self {

@@ -1,11 +1,13 @@
 //! Direct reads of another process's memory (process_vm_readv(2)).
 use crate::error::{Error, Result};
+use crate::rights::ReceivedFd;
 use crate::stats::coarse_now;
 use crate::sys::{check, random};
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libc::iovec;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Nanoseconds for which a pid is trusted after a check of its process. Before its reuse the kernel
 /// has to assign all other pids, 32,767 or more. The maximum rate of new processes is a few per
@@ -97,6 +99,35 @@ impl PeerMemory {
         Ok(memory)
     }
 
+    /// Copies a descriptor of the peer's process: a file of any type. Fails with -FI_EPROTO if it has no
+    /// such descriptor, with -FI_ECONNRESET if the process has ended, and with -FI_EOPNOTSUPP if the
+    /// system does not permit it.
+    pub fn copy_file(&self, file: RawFd) -> Result<ReceivedFd> {
+        let open = |call: libc::c_long, of: libc::c_long, file: libc::c_long| {
+            // SAFETY: no memory is involved; a new descriptor is owned once.
+            let fd = unsafe { libc::syscall(call, of, file, 0 as libc::c_long) };
+            match RawFd::try_from(fd) {
+                // SAFETY: as above.
+                Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+                _ => Err(Error::last_os()),
+            }
+        };
+        let other = |error: Error| match error.code() {
+            libc::ESRCH => Error::CONNRESET,
+            libc::EBADF => Error::PROTO,
+            _ => Error::OPNOTSUPP,
+        };
+        let process = open(libc::SYS_pidfd_open, self.process.into(), 0).map_err(other)?;
+        // The pid names the peer's process still, so it did when it was opened.
+        self.found.set(None);
+        let mut byte = 0u8;
+        let part = std::iter::once((&raw mut byte, 1));
+        // SAFETY: the part is one byte of this function.
+        unsafe { self.read(part, self.address) }?;
+        let copy = open(libc::SYS_pidfd_getfd, process.as_raw_fd().into(), file.into());
+        copy.map(ReceivedFd::new).map_err(other)
+    }
+
     /// Reads memory of the peer's from `from` on into these parts: -FI_EPROTO if there is none, or not all.
     ///
     /// # Safety
@@ -173,5 +204,32 @@ mod tests {
         assert_eq!(read(&mut to, &large), Err(Error::CONNRESET));
         std::thread::sleep(std::time::Duration::from_nanos(SAME_FOR * 3));
         assert_eq!(read(&mut to[..100], &from), Err(Error::CONNRESET));
+    }
+
+    #[test]
+    fn descriptors_of_a_peer_are_copied_while_it_is_the_same_process() {
+        let token = MemoryToken::new().unwrap();
+        let memory = PeerMemory::open(std::process::id() as i32, token.address(), token.value());
+        let Ok(memory) = memory else {
+            return crate::testing::skip("processes may not read each other's memory here");
+        };
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let copied = match memory.copy_file(writer.as_raw_fd()) {
+            Err(Error::OPNOTSUPP) => return crate::testing::skip("no pidfd_getfd(2)"),
+            copied => copied.unwrap().into_known().unwrap(),
+        };
+        assert_ne!(copied.as_raw_fd(), writer.as_raw_fd());
+        std::io::Write::write_all(&mut std::fs::File::from(copied), b"by the copy").unwrap();
+        std::io::Write::write_all(&mut writer, b"!").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        assert_eq!(text, "by the copy!");
+        for unknown in [RawFd::MAX, -1, i32::MIN] {
+            assert_eq!(memory.copy_file(unknown).err(), Some(Error::PROTO), "{unknown}");
+        }
+        // SAFETY: the page is this test's.
+        unsafe { token.page.write(!token.value()) };
+        assert_eq!(memory.copy_file(0).err(), Some(Error::CONNRESET));
     }
 }

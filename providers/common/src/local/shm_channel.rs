@@ -856,9 +856,9 @@ impl ShmChannel {
         }
     }
 
-    /// Returns true if this end may read the peer's memory.
-    pub fn can_read(&self) -> bool {
-        self.memory.get().is_some()
+    /// Returns the peer's memory, if this end may read it.
+    pub fn peer_memory(&self) -> Option<&PeerMemory> {
+        self.memory.get()
     }
 
     /// Returns true if the peer's process has ended: its pid does not exist, or its memory lacks

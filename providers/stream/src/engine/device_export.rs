@@ -6,7 +6,7 @@
 //! bodies of later messages are cells with a place in it. An allocation without a handle, or not mapped
 //! by the peer, is not announced again.
 use ofi_provider::device::DeviceLocation;
-use ofi_provider::device_allocation::DeviceAllocation;
+use ofi_provider::device_allocation::{DeviceAllocation, DeviceHandle};
 use ofi_provider::shm_channel::DeviceCell;
 
 /// Maximum allocations announced to a peer at a time, the maximum mapped by a peer.
@@ -23,6 +23,19 @@ enum Announced {
     Refused,
 }
 
+/// Name of an allocation for the peer, released when it is dropped.
+#[derive(Debug)]
+struct ExportedHandle {
+    location: DeviceLocation,
+    handle: DeviceHandle,
+}
+
+impl Drop for ExportedHandle {
+    fn drop(&mut self) {
+        self.location.interface.release_handle(self.location.device, &self.handle);
+    }
+}
+
 /// Allocation announced to the peer.
 #[derive(Debug)]
 struct Exported {
@@ -30,6 +43,8 @@ struct Exported {
     location: DeviceLocation,
     allocation: DeviceAllocation,
     state: Announced,
+    /// Name of the allocation, until the peer has answered.
+    handle: Option<ExportedHandle>,
     /// Time of the last use, by [`DeviceExports::uses`].
     used: u64,
 }
@@ -66,10 +81,9 @@ impl DeviceExports {
     ) -> DevicePlan {
         if let Some(last) = self.allocations.iter_mut().find(|one| one.state == Announced::Pending)
         {
-            match is_mapped(last.number) {
-                Some(true) => last.state = Announced::Mapped,
-                Some(false) => last.state = Announced::Refused,
-                None => {}
+            if let Some(is_mapped) = is_mapped(last.number) {
+                last.state = if is_mapped { Announced::Mapped } else { Announced::Refused };
+                last.handle = None;
             }
         }
         let mut buffers = Vec::new();
@@ -127,15 +141,15 @@ impl DeviceExports {
         self.uses += 1;
         let (number, used) = (self.last, self.uses);
         let interface = location.interface;
-        let state = match interface.export_handle(location.device, &allocation) {
+        let (state, handle) = match interface.export_handle(location.device, &allocation) {
             Ok(handle) => {
                 let number_of = interface.number();
                 cells.push(DeviceCell::allocation(number, number_of, allocation.len, handle));
-                Announced::Pending
+                (Announced::Pending, Some(ExportedHandle { location, handle }))
             }
-            Err(_) => Announced::Refused,
+            Err(_) => (Announced::Refused, None),
         };
-        self.allocations.push(Exported { number, location, allocation, state, used });
+        self.allocations.push(Exported { number, location, allocation, state, handle, used });
         cells
     }
 }
@@ -144,7 +158,7 @@ impl DeviceExports {
 mod tests {
     use super::*;
     use ofi_provider::device::{CopyDirection, CopyTicket, DeviceInterface};
-    use ofi_provider::device_allocation::{DeviceHandle, HANDLE_LEN};
+    use ofi_provider::device_allocation::HANDLE_LEN;
     use ofi_provider::error::{Error, Result};
     use ofi_provider::shm_channel::DeviceCellKind;
     use std::cell::Cell;
@@ -156,6 +170,8 @@ mod tests {
     #[derive(Debug, Default)]
     struct Fake {
         generation: AtomicU64,
+        /// Handles not released yet.
+        handles: AtomicU64,
     }
 
     impl DeviceInterface for Fake {
@@ -192,8 +208,14 @@ mod tests {
         fn export_handle(&self, _: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
             match allocation.base {
                 0 => Err(Error::OPNOTSUPP),
-                _ => Ok(DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN] }),
+                _ => {
+                    self.handles.fetch_add(1, Ordering::Relaxed);
+                    Ok(DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN], file: None })
+                }
             }
+        }
+        fn release_handle(&self, _: u32, _: &DeviceHandle) {
+            self.handles.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -232,9 +254,11 @@ mod tests {
         assert_eq!((cells.len(), cells[0].number, cells[0].len), (1, 1, SIZE as u64));
         assert_eq!(peer.plan(&[(SIZE + 5, 8)]), DevicePlan::COPIES, "the answer is pending");
         assert_eq!(peer.plan(&[(2 * SIZE, 8)]), DevicePlan::COPIES, "one at a time");
+        assert_eq!(peer.device.handles.load(Ordering::Relaxed), 1);
         peer.answer.set(Some(true));
         let buffers = DevicePlan::Buffers(vec![DeviceCell::buffer(1, 5, 8)]);
         assert_eq!(peer.plan(&[(SIZE + 5, 8)]), buffers);
+        assert_eq!(peer.device.handles.load(Ordering::Relaxed), 0, "the peer has answered");
         assert_eq!(peer.plan(&[(2 * SIZE - 4, 8)]), DevicePlan::COPIES, "beyond the allocation");
         let both = [(SIZE, 8), (3 * SIZE, 8)];
         assert!(matches!(peer.plan(&both), DevicePlan::Copies(cells) if cells[0].number == 2));

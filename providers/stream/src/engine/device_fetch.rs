@@ -87,7 +87,11 @@ impl<'a, N: ShmTransport> DeviceFetcher<'a, N> {
             _ if cell.number == 0 => None,
             Some(pool) if devices.mapped.len() < ALLOCATIONS_MAX => {
                 let interfaces = pool.interfaces();
-                let opened = MappedAllocation::open(interfaces, cell.interface, &cell.handle, len);
+                let memory =
+                    conn.link.inbound_channel().ok().and_then(|channel| channel.peer_memory());
+                let copy_file = |file| memory.ok_or(Error::OPNOTSUPP)?.copy_file(file);
+                let (interface, handle) = (cell.interface, &cell.handle);
+                let opened = MappedAllocation::open(interfaces, interface, handle, len, copy_file);
                 ofi_provider::log_sparsely!(
                     N::Link::provider(),
                     INFO,

@@ -150,7 +150,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
                 return;
             }
             UpgradeEvent::Came(pipe) => {
-                let reads = pipe.can_read();
+                let reads = pipe.peer_memory().is_some();
                 part.upgraded.set(part.pipe.set(*pipe).is_ok());
                 return self.log_reads(reads);
             }

@@ -115,7 +115,12 @@ impl DeviceInterface for FakeDevice {
     fn unpin(&self, _host: *mut u8) {}
 
     /// The handle with a first byte of 1 names the allocation.
-    fn map_handle(&self, handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+    fn map_handle(
+        &self,
+        handle: &DeviceHandle,
+        _file: Option<BorrowedFd<'_>>,
+        _len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
         if handle.bytes[0] != 1 {
             return Err(Error::FAULT);
         }

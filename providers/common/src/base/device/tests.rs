@@ -3,8 +3,10 @@ use super::*;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::device_allocation::HANDLE_LEN;
 use crate::device_sharing::{MappedAllocation, SharedCopies};
+use crate::rights::ReceivedFd;
 use core::ffi::c_void;
 use libc::iovec;
+use std::os::fd::RawFd;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -114,17 +116,21 @@ fn parts_of_a_buffer_keep_their_locations() {
     assert_eq!((first.len(), rest.len(), rest.address()), (300, 700, device.base + 300));
 }
 
+fn no_file(_: RawFd) -> Result<ReceivedFd> {
+    panic!("no handle names a file")
+}
+
 fn handle(first: u8) -> DeviceHandle {
     let mut bytes = [0; HANDLE_LEN];
     bytes[0] = first;
-    DeviceHandle { device: [0; 16], bytes }
+    DeviceHandle { device: [0; 16], bytes, file: None }
 }
 
 #[test]
 fn only_a_valid_handle_is_mapped_and_once_until_its_drop() {
     let device = FakeDevice::new(Some(0));
     let open = |interface, first, len| {
-        MappedAllocation::open(device.interfaces(), interface, &handle(first), len)
+        MappedAllocation::open(device.interfaces(), interface, &handle(first), len, no_file)
     };
     assert_eq!(open(7, 1, SIZE).err(), Some(Error::OPNOTSUPP), "an unknown interface");
     assert_eq!(open(1, 0, SIZE).err(), Some(Error::FAULT));
@@ -144,10 +150,24 @@ fn only_a_valid_handle_is_mapped_and_once_until_its_drop() {
 }
 
 #[test]
+fn a_handle_is_not_mapped_without_the_file_named_by_it() {
+    let device = FakeDevice::new(Some(0));
+    let named = DeviceHandle { file: Some(5), ..handle(1) };
+    let open = |copy_file: &dyn Fn(RawFd) -> Result<ReceivedFd>| {
+        MappedAllocation::open(device.interfaces(), 1, &named, SIZE, copy_file)
+    };
+    assert_eq!(open(&|_| Err(Error::PROTO)).err(), Some(Error::PROTO));
+    assert_eq!(device.state().mapped, 0);
+    let null = || ReceivedFd::new(std::fs::File::open("/dev/null").unwrap().into());
+    let mapped = open(&|file| if file == 5 { Ok(null()) } else { Err(Error::INVAL) }).unwrap();
+    assert_eq!(mapped.address(0, SIZE), Some(device.base));
+}
+
+#[test]
 fn an_allocation_stays_mapped_during_its_copies() {
     let device = FakeDevice::new(Some(2));
     let pool = BouncePool::new(device.interfaces(), 1 << 20, LONG);
-    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE).unwrap();
+    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE, no_file).unwrap();
     device.state().bytes[..4].copy_from_slice(b"abcd");
     // SAFETY: the buffer is accessed by copies alone.
     let target = unsafe { RecvBuf::new((device.base + 100) as *mut c_void, 3) }.unwrap();
@@ -168,7 +188,7 @@ fn an_allocation_stays_mapped_during_its_copies() {
 fn an_allocation_with_a_copy_without_an_end_stays_mapped() {
     let device = FakeDevice::new(Some(usize::MAX - 1));
     let pool = BouncePool::new(device.interfaces(), 1 << 20, Duration::ZERO);
-    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE).unwrap();
+    let mapped = MappedAllocation::open(device.interfaces(), 1, &handle(1), SIZE, no_file).unwrap();
     let mut copies = SharedCopies::new(&pool, &mapped);
     // SAFETY: the target is the test's.
     unsafe { copies.start_copy(0, device.location(), device.base + 9, 4) }.unwrap();

@@ -53,7 +53,7 @@ impl DeviceCell {
     /// Returns a buffer of `len` bytes in an allocation, from byte `from` on.
     pub fn buffer(number: u32, from: usize, len: usize) -> Self {
         let (from, len) = (from as u64, len as u64);
-        let handle = DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN] };
+        let handle = DeviceHandle { device: [0; 16], bytes: [0; HANDLE_LEN], file: None };
         Self { kind: DeviceCellKind::Buffer, number, ended: 0, interface: 0, from, len, handle }
     }
 }

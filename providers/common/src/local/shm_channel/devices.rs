@@ -9,6 +9,7 @@ use crate::device_allocation::{DeviceHandle, HANDLE_LEN};
 use crate::error::{Error, Result};
 use crate::ring_layout::{CellKind, INLINE};
 use core::sync::atomic::Ordering;
+use std::os::fd::RawFd;
 
 const ALLOCATION: u32 = 1;
 const BUFFER: u32 = 2;
@@ -21,6 +22,7 @@ struct Content {
     number: u32,
     ended: u32,
     interface: u32,
+    /// Buffer: offset in the allocation. Announcement: descriptor of the handle ([`word_of`]).
     from: u64,
     len: u64,
     state: u64,
@@ -30,6 +32,17 @@ struct Content {
 
 const _: () = assert!(size_of::<Content>() <= INLINE);
 const _: () = assert!(core::mem::offset_of!(Content, state) == 8 * STATE_WORD);
+
+/// Returns the word of an announcement for a descriptor of the handle. Other versions of this library
+/// have 0 there.
+fn word_of(file: Option<RawFd>) -> u64 {
+    file.and_then(|file| u64::try_from(file).ok()).map_or(0, |file| file + 1)
+}
+
+/// Returns the descriptor of a peer's announcement.
+fn file_of(word: u64) -> Option<RawFd> {
+    word.checked_sub(1).and_then(|file| RawFd::try_from(file).ok())
+}
 
 impl ShmChannel {
     /// Returns true if the peer handles cells about memory of devices.
@@ -52,7 +65,7 @@ impl ShmChannel {
             number: cell.number,
             ended: cell.ended,
             interface: cell.interface,
-            from: cell.from,
+            from: if is_buffer { cell.from } else { word_of(cell.handle.file) },
             len: cell.len,
             state: 0,
             device: cell.handle.device,
@@ -97,8 +110,12 @@ impl ShmChannel {
             BUFFER => DeviceCellKind::Buffer,
             _ => return Err(Error::PROTO),
         };
-        let handle = DeviceHandle { device: content.device, bytes: content.handle };
         let Content { number, ended, interface, from, len, .. } = content;
+        let (from, file) = match kind {
+            DeviceCellKind::Allocation => (0, file_of(from)),
+            DeviceCellKind::Buffer => (from, None),
+        };
+        let handle = DeviceHandle { device: content.device, bytes: content.handle, file };
         Ok(DeviceCell { kind, number, ended, interface, from, len, handle })
     }
 

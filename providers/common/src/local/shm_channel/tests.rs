@@ -791,7 +791,8 @@ fn blocked_ends_wake_for_bytes_space_and_exposed_buffers() {
 #[test]
 fn cells_of_devices_keep_their_position_in_the_stream() {
     let (a, b) = pair(4096);
-    let handle = crate::device_allocation::DeviceHandle { device: [3; 16], bytes: [4; 64] };
+    let handle =
+        crate::device_allocation::DeviceHandle { device: [3; 16], bytes: [4; 64], file: Some(6) };
     let allocation = DeviceCell::allocation(7, 1, 5000, handle);
     let buffer = DeviceCell::buffer(7, 10, 4000);
     assert_eq!(a.send(b"head"), Ok(4));

@@ -2,13 +2,14 @@
 //!
 //! Copies run on streams of their own, in the primary context of their device. A thread of the
 //! library has no current context, so calls push it, and pop it again.
-use super::library::{DeviceLibrary, Loaded, calls};
+use super::library::{DeviceLibrary, Loaded, calls, cannot_share};
 use crate::abi::fi_hmem_iface;
 use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
 use crate::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 
 /// CUresult.
@@ -259,9 +260,7 @@ impl Cuda {
         if result == 0 {
             return Ok(());
         }
-        let name = self.calls.name_of(result);
-        crate::log_sparsely!(self.provider, INFO, DOMAIN, "{call}: {name}");
-        Err(Error::OPNOTSUPP)
+        Err(cannot_share(self.provider, call, &self.calls.name_of(result)))
     }
 
     /// Returns the UUID of a device.
@@ -381,10 +380,15 @@ impl DeviceInterface for Cuda {
                 unsafe { (sharing.export)(&raw mut handle, allocation.base as DevicePtr) };
             self.check_sharing("cuIpcGetMemHandle", exported)
         })?;
-        Ok(DeviceHandle { device: self.uuid(device)?, bytes: handle.0 })
+        Ok(DeviceHandle { device: self.uuid(device)?, bytes: handle.0, file: None })
     }
 
-    fn map_handle(&self, handle: &DeviceHandle, _len: usize) -> Result<(u32, DeviceAllocation)> {
+    fn map_handle(
+        &self,
+        handle: &DeviceHandle,
+        _file: Option<BorrowedFd<'_>>,
+        _len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
         let sharing = self.sharing()?;
         // Another process may see other devices, in another order.
         let is_it = |device: &u32| self.uuid(*device) == Ok(handle.device);

@@ -19,6 +19,27 @@ pub(super) fn reject_copy(provider: &'static Provider, addr: usize, len: usize) 
     Error::FAULT
 }
 
+/// Keeps the code of this plug-in, with the function at this address, loaded for the rest of the
+/// process. Returns false if the system cannot.
+pub(super) fn keep_own_code(function: *const c_void) -> bool {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: the system writes to the structure if it knows the address. The name stays while the
+    // code is loaded, and opening loaded code runs nothing.
+    unsafe {
+        libc::dladdr(function, info.as_mut_ptr()) != 0
+            && !libc::dlopen(info.assume_init().dli_fname, flags).is_null()
+    }
+}
+
+/// Logs a failed call for memory shared with other processes. It is copied instead. Returns
+/// -FI_EOPNOTSUPP.
+#[cold]
+pub(super) fn cannot_share(provider: &'static Provider, call: &str, name: &str) -> Error {
+    crate::log_sparsely!(provider, INFO, DOMAIN, "{call}: {name}");
+    Error::OPNOTSUPP
+}
+
 /// Library of an accelerator; it stays loaded.
 pub(super) struct DeviceLibrary(Library);
 

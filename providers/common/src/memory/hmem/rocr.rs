@@ -3,13 +3,17 @@
 //! A copy has a signal, 1 while it is in progress. Devices reach host memory at another address
 //! than the processor, and only while it is locked: buffers are locked by `pin`, other memory for
 //! the time of its copy.
-use super::library::{DeviceLibrary, Loaded, calls, reject_copy};
+//!
+//! Allocations shared with other processes have a number, until the runtime reports their end.
+use super::library::{DeviceLibrary, Loaded, calls, cannot_share, keep_own_code, reject_copy};
 use crate::abi::fi_hmem_iface;
 use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
+use crate::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 
 /// hsa_status_t; other values than 0 and 1 are errors.
@@ -23,6 +27,13 @@ const OUT_OF_RESOURCES: Status = 0x1008;
 const INFO_DEVICE: c_uint = 17;
 const TYPE_CPU: c_uint = 0;
 const TYPE_GPU: c_uint = 1;
+
+/// HSA_AMD_AGENT_INFO_BDFID, HSA_AMD_AGENT_INFO_DOMAIN and HSA_AMD_AGENT_INFO_UUID.
+const INFO_BDFID: c_uint = 0xa006;
+const INFO_DOMAIN: c_uint = 0xa00f;
+const INFO_UUID: c_uint = 0xa011;
+/// Begin of the UUID of a device, followed by 16 digits, or by `XX` if there is none.
+const UUID_BEGIN: &[u8] = b"GPU-";
 
 /// HSA_EXT_POINTER_TYPE_HSA, HSA_EXT_POINTER_TYPE_IPC and HSA_EXT_POINTER_TYPE_HSA_VMEM: allocated
 /// by the runtime, imported from another process, and mapped by the application.
@@ -81,9 +92,46 @@ calls! {
     }
 }
 
+/// hsa_amd_ipc_memory_t
+type IpcHandle = [u8; 32];
+
+const _: () = assert!(size_of::<IpcHandle>() <= HANDLE_LEN);
+
+calls! {
+    /// Functions of the runtime for memory shared with other processes.
+    struct SharingCalls {
+        create: c"hsa_amd_ipc_memory_create"
+            unsafe extern "C" fn(*mut c_void, usize, *mut IpcHandle) -> Status,
+        attach: c"hsa_amd_ipc_memory_attach"
+            unsafe extern "C" fn(
+                *const IpcHandle, usize, u32, *const Agent, *mut *mut c_void
+            ) -> Status,
+        detach: c"hsa_amd_ipc_memory_detach" unsafe extern "C" fn(*mut c_void) -> Status,
+        notify: c"hsa_amd_register_deallocation_callback"
+            unsafe extern "C" fn(
+                *mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_void), *mut c_void
+            ) -> Status,
+    }
+}
+
+/// Numbers of shared allocations by their first address. No call of the runtime is made with the lock
+/// held: the runtime calls [`freed`] with its own.
+static NUMBERS: Mutex<(u64, BTreeMap<usize, u64>)> = Mutex::new((0, BTreeMap::new()));
+
+fn numbers() -> MutexGuard<'static, (u64, BTreeMap<usize, u64>)> {
+    NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Forgets a freed allocation.
+unsafe extern "C" fn freed(base: *mut c_void, _: *mut c_void) {
+    numbers().1.remove(&(base as usize));
+}
+
 /// ROCm with the devices of this process.
 struct Rocr {
     calls: Calls,
+    /// None for a runtime without them.
+    sharing: Option<SharingCalls>,
     provider: &'static Provider,
     /// Agent for the memory of the host.
     host: Agent,
@@ -118,6 +166,8 @@ unsafe extern "C" fn add_agent(agent: Agent, list: *mut c_void) -> Status {
 pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInterface> {
     let library = DeviceLibrary::load("libhsa-runtime64.so.1")?;
     let calls = Calls::load(&library)?;
+    let sharing = SharingCalls::load(&library).ok();
+    let sharing = sharing.filter(|_| keep_own_code(freed as *const c_void));
     library.keep();
     // SAFETY: the runtime is initialized before any other call.
     let initialized = unsafe { (calls.init)() };
@@ -136,7 +186,7 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
         return Err(format!("0 devices, {}", calls.name_of(listed)));
     };
     let state = Mutex::default();
-    Ok(Box::leak(Box::new(Rocr { calls, provider, host, devices, state })))
+    Ok(Box::leak(Box::new(Rocr { calls, sharing, provider, host, devices, state })))
 }
 
 impl Calls {
@@ -181,9 +231,9 @@ impl Rocr {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the device with this address in its memory, and the bytes from there to the end of
-    /// the allocation; none for any other address.
-    fn find(&self, addr: usize) -> Option<(u32, usize)> {
+    /// Returns the information of the runtime about an address in memory of an agent; none for any
+    /// other address.
+    fn info(&self, addr: usize) -> Option<PointerInfo> {
         let size = size_of::<PointerInfo>();
         let mut info = PointerInfo {
             size: size as u32,
@@ -207,12 +257,90 @@ impl Rocr {
                 core::ptr::null_mut(),
             )
         };
-        if found != 0 || !POINTERS_OF_AGENTS.contains(&info.kind) {
-            return None;
-        }
+        (found == 0 && POINTERS_OF_AGENTS.contains(&info.kind)).then_some(info)
+    }
+
+    /// Returns the device with this address in its memory, and the bytes from there to the end of
+    /// the allocation; none for any other address.
+    fn find(&self, addr: usize) -> Option<(u32, usize)> {
+        let info = self.info(addr)?;
         let device = self.devices.iter().position(|device| *device == info.owner)?;
         let left = info.len.checked_sub(addr.checked_sub(info.agent_base)?)?;
         Some((u32::try_from(device).ok()?, left))
+    }
+
+    fn sharing(&self) -> Result<&SharingCalls> {
+        self.sharing.as_ref().ok_or(Error::OPNOTSUPP)
+    }
+
+    /// Converts a status of a call for memory shared with other processes: without it the memory is
+    /// copied. An error is logged with the name of the call.
+    fn check_sharing(&self, call: &str, status: Status) -> Result {
+        match status {
+            0 => Ok(()),
+            _ => Err(cannot_share(self.provider, call, &self.calls.name_of(status))),
+        }
+    }
+
+    /// Returns a name of a device in all processes: the digits of its UUID, else its PCI address.
+    fn identity(&self, device: u32) -> Result<[u8; 16]> {
+        let agent = *self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        let (mut uuid, mut bdf, mut domain) = ([0u8; 64], 0u32, 0u32);
+        // SAFETY: the value of an attribute is a number of this size, or text of 21 bytes at most.
+        let (named, found) = unsafe {
+            let get = self.calls.agent_info;
+            let found = match get(agent, INFO_BDFID, (&raw mut bdf).cast()) {
+                0 => get(agent, INFO_DOMAIN, (&raw mut domain).cast()),
+                error => error,
+            };
+            (get(agent, INFO_UUID, uuid.as_mut_ptr().cast()), found)
+        };
+        let digits = uuid.strip_prefix(UUID_BEGIN).and_then(|rest| rest.first_chunk::<16>());
+        match digits {
+            Some(digits) if named == 0 && digits.iter().all(u8::is_ascii_hexdigit) => Ok(*digits),
+            _ => {
+                self.check_sharing("hsa_agent_get_info", found)?;
+                let mut address = *b"PCI             ";
+                address[4..8].copy_from_slice(&domain.to_ne_bytes());
+                address[8..12].copy_from_slice(&bdf.to_ne_bytes());
+                Ok(address)
+            }
+        }
+    }
+
+    /// Returns the number of the allocation at this address, until it is freed.
+    fn number_of(&self, base: usize) -> Result<u64> {
+        let sharing = self.sharing()?;
+        let number = {
+            let (last, numbers) = &mut *numbers();
+            if let Some(number) = numbers.get(&base) {
+                return Ok(*number);
+            }
+            *last += 1;
+            numbers.insert(base, *last);
+            *last
+        };
+        // SAFETY: the function stays loaded, and takes any address.
+        let status = unsafe { (sharing.notify)(base as *mut c_void, freed, core::ptr::null_mut()) };
+        let checked = self.check_sharing("hsa_amd_register_deallocation_callback", status);
+        if checked.is_err() {
+            numbers().1.remove(&base);
+        }
+        checked.map(|()| number)
+    }
+
+    /// Starts a copy with `copy`, with a signal of its own.
+    fn start(&self, copy: impl FnOnce(Signal) -> Result<Status>) -> Result<CopyTicket> {
+        let signal = self.signal()?;
+        let started =
+            copy(signal).and_then(|status| self.check("hsa_amd_memory_async_copy", status));
+        match started {
+            Ok(()) => Ok(CopyTicket(signal.0 as usize)),
+            Err(error) => {
+                self.retire(signal, true);
+                Err(error)
+            }
+        }
     }
 
     /// Locks host memory and returns its address for devices.
@@ -307,9 +435,9 @@ impl DeviceInterface for Rocr {
         if self.find(addr).is_none_or(|(found, left)| found != device || len > left) {
             return Err(reject_copy(self.provider, addr, len));
         }
-        let signal = self.signal()?;
-        // SAFETY: by the contract of the trait; the memory is locked until the end of the copy.
-        let started = unsafe { self.reach(host, len, signal) }.and_then(|reached| {
+        self.start(|signal| {
+            // SAFETY: by the contract of the trait; the memory is locked until the end of the copy.
+            let reached = unsafe { self.reach(host, len, signal) }?;
             let (dst, dst_agent, src, src_agent) = match direction {
                 CopyDirection::ToHost => (reached, self.host, addr, agent),
                 CopyDirection::ToDevice => (addr, agent, reached, self.host),
@@ -317,17 +445,8 @@ impl DeviceInterface for Rocr {
             let (dst, src) = (dst as *mut c_void, src as *const c_void);
             let none = core::ptr::null();
             // SAFETY: as above.
-            let copied =
-                unsafe { (self.calls.copy)(dst, dst_agent, src, src_agent, len, 0, none, signal) };
-            self.check("hsa_amd_memory_async_copy", copied)
-        });
-        match started {
-            Ok(()) => Ok(CopyTicket(signal.0 as usize)),
-            Err(error) => {
-                self.retire(signal, true);
-                Err(error)
-            }
-        }
+            Ok(unsafe { (self.calls.copy)(dst, dst_agent, src, src_agent, len, 0, none, signal) })
+        })
     }
 
     fn poll_copy(&self, _: u32, ticket: &CopyTicket) -> Result<bool> {
@@ -363,5 +482,80 @@ impl DeviceInterface for Rocr {
         if pinned.is_some() {
             self.unlock(host as usize);
         }
+    }
+
+    fn allocation_of(&self, _device: u32, addr: usize) -> Result<DeviceAllocation> {
+        let info = self.info(addr).ok_or(Error::OPNOTSUPP)?;
+        let id = self.number_of(info.agent_base)?;
+        Ok(DeviceAllocation { base: info.agent_base, len: info.len, id })
+    }
+
+    fn export_handle(&self, device: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
+        let sharing = self.sharing()?;
+        let mut handle: IpcHandle = [0; 32];
+        // SAFETY: the runtime checks the allocation, and writes to the handle.
+        let created = unsafe {
+            (sharing.create)(allocation.base as *mut c_void, allocation.len, &raw mut handle)
+        };
+        self.check_sharing("hsa_amd_ipc_memory_create", created)?;
+        let mut bytes = [0; HANDLE_LEN];
+        bytes[..handle.len()].copy_from_slice(&handle);
+        Ok(DeviceHandle { device: self.identity(device)?, bytes, file: None })
+    }
+
+    fn map_handle(
+        &self,
+        handle: &DeviceHandle,
+        _file: Option<BorrowedFd<'_>>,
+        len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
+        let sharing = self.sharing()?;
+        // Another process may see other devices, in another order.
+        let is_it = |device: &u32| self.identity(*device) == Ok(handle.device);
+        let device = (0..self.devices.len() as u32).find(is_it).ok_or(Error::OPNOTSUPP)?;
+        let (bytes, _) = handle.bytes.split_first_chunk::<32>().ok_or(Error::OPNOTSUPP)?;
+        let mut at = core::ptr::null_mut();
+        // SAFETY: the runtime checks the handle and the length, and writes to the address. No list of
+        // agents stands for all of them.
+        let attached = unsafe { (sharing.attach)(bytes, len, 0, core::ptr::null(), &raw mut at) };
+        self.check_sharing("hsa_amd_ipc_memory_attach", attached)?;
+        let base = at as usize;
+        let left = self
+            .info(base)
+            .and_then(|info| info.len.checked_sub(base.checked_sub(info.agent_base)?));
+        match left {
+            Some(len) => Ok((device, DeviceAllocation { base, len, id: 0 })),
+            None => {
+                self.unmap(device, base);
+                Err(Error::OPNOTSUPP)
+            }
+        }
+    }
+
+    fn unmap(&self, _device: u32, base: usize) {
+        if let Ok(sharing) = self.sharing() {
+            // SAFETY: the address is one of `map_handle`; its copies have ended.
+            let _ = unsafe { (sharing.detach)(base as *mut c_void) };
+        }
+    }
+
+    unsafe fn start_device_copy(
+        &self,
+        device: u32,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        let agent = *self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        if self.find(to).is_none_or(|(found, left)| found != device || len > left) {
+            return Err(reject_copy(self.provider, to, len));
+        }
+        let owner = self.find(from).and_then(|(found, _)| self.devices.get(found as usize));
+        let owner = *owner.unwrap_or(&agent);
+        let (dst, src, none) = (to as *mut c_void, from as *const c_void, core::ptr::null());
+        self.start(|signal| {
+            // SAFETY: by the contract of the trait.
+            Ok(unsafe { (self.calls.copy)(dst, agent, src, owner, len, 0, none, signal) })
+        })
     }
 }

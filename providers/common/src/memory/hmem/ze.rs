@@ -2,12 +2,17 @@
 //!
 //! Copies run on immediate command lists of their own, and an event reports the end of each. The
 //! driver reaches any memory of the host, so there is no registration.
-use super::library::{DeviceLibrary, Loaded, calls, reject_copy};
+//!
+//! A handle of memory for other processes begins with a descriptor. Another process replaces it by
+//! the descriptor of its own copy of the file.
+use super::library::{DeviceLibrary, Loaded, calls, cannot_share, reject_copy};
 use crate::abi::fi_hmem_iface;
 use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
+use crate::device_allocation::{DeviceAllocation, DeviceHandle, HANDLE_LEN};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{c_uint, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
 /// ze_result_t
@@ -68,11 +73,13 @@ struct AllocProperties {
     page_size: u64,
 }
 
-/// Fields of ze_device_properties_t: the type, and space for the others.
+/// Fields of ze_device_properties_t: the type, the UUID, and space for the others.
 #[repr(C)]
 struct DeviceProperties {
     kind: c_uint,
-    others: [u64; 64],
+    numbers: [u64; 9],
+    uuid: [u8; 16],
+    others: [u64; 53],
 }
 
 calls! {
@@ -108,15 +115,43 @@ calls! {
     }
 }
 
+/// ze_ipc_mem_handle_t
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct IpcHandle([u8; HANDLE_LEN]);
+
+calls! {
+    /// Functions of the loader for memory shared with other processes.
+    struct SharingCalls {
+        export: c"zeMemGetIpcHandle"
+            unsafe extern "C" fn(Handle, *const c_void, *mut IpcHandle) -> ZeResult,
+        open: c"zeMemOpenIpcHandle"
+            unsafe extern "C" fn(Handle, Handle, IpcHandle, u32, *mut *mut c_void) -> ZeResult,
+        close: c"zeMemCloseIpcHandle" unsafe extern "C" fn(Handle, *const c_void) -> ZeResult,
+    }
+}
+
+calls! {
+    /// Functions of newer loaders: without them, the descriptor of a handle is closed with the memory.
+    struct ReleaseCalls {
+        put: c"zeMemPutIpcHandle" unsafe extern "C" fn(Handle, IpcHandle) -> ZeResult,
+    }
+}
+
 /// Level Zero with the devices of this process.
 struct Ze {
     calls: Calls,
+    /// None for a loader without them.
+    sharing: Option<SharingCalls>,
+    release: Option<ReleaseCalls>,
     provider: &'static Provider,
     devices: Vec<ZeDevice>,
 }
 
 struct ZeDevice {
     handle: Handle,
+    /// The same in all processes.
+    uuid: [u8; 16],
     /// Context of its driver.
     context: Handle,
     state: Mutex<ZeState>,
@@ -124,8 +159,8 @@ struct ZeDevice {
 
 #[derive(Default)]
 struct ZeState {
-    /// Command lists for copies to the host and to the device.
-    lists: Option<[Handle; 2]>,
+    /// Command lists for copies to the host, to the device, and from memory of other processes.
+    lists: Option<[Handle; 3]>,
     /// Unused events.
     events: Vec<Handle>,
 }
@@ -172,6 +207,7 @@ fn handles(mut get: impl FnMut(*mut u32, *mut Handle) -> ZeResult) -> Loaded<Vec
 pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInterface> {
     let library = DeviceLibrary::load("libze_loader.so.1")?;
     let calls = Calls::load(&library)?;
+    let (sharing, release) = (SharingCalls::load(&library), ReleaseCalls::load(&library));
     library.keep();
     // SAFETY: the library is initialized before any other call.
     let initialized = unsafe { (calls.init)(0) };
@@ -183,7 +219,8 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
     for driver in handles(|count, to| unsafe { (calls.drivers)(count, to) })? {
         // SAFETY: as above.
         let of_driver = handles(|count, to| unsafe { (calls.devices)(driver, count, to) })?;
-        let gpus: Vec<Handle> = of_driver.into_iter().filter(|gpu| calls.is_gpu(*gpu)).collect();
+        let gpus: Vec<(Handle, [u8; 16])> =
+            of_driver.into_iter().filter_map(|gpu| Some((gpu, calls.gpu(gpu)?))).collect();
         if gpus.is_empty() {
             continue;
         }
@@ -195,22 +232,24 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
             return Err(format!("zeContextCreate failed: {}", name_of(created)));
         }
         let state = Mutex::default;
-        devices.extend(gpus.into_iter().map(|handle| ZeDevice { handle, context, state: state() }));
+        let with = |(handle, uuid)| ZeDevice { handle, uuid, context, state: state() };
+        devices.extend(gpus.into_iter().map(with));
     }
     if devices.is_empty() {
         return Err("0 devices".to_owned());
     }
-    Ok(Box::leak(Box::new(Ze { calls, provider, devices })))
+    let (sharing, release) = (sharing.ok(), release.ok());
+    Ok(Box::leak(Box::new(Ze { calls, sharing, release, provider, devices })))
 }
 
 impl Calls {
-    /// Returns true for a GPU.
-    fn is_gpu(&self, device: Handle) -> bool {
-        let fields = DeviceProperties { kind: 0, others: [0; 64] };
+    /// Returns the UUID of a GPU; none for another device.
+    fn gpu(&self, device: Handle) -> Option<[u8; 16]> {
+        let fields = DeviceProperties { kind: 0, numbers: [0; 9], uuid: [0; 16], others: [0; 53] };
         let mut properties = Desc { kind: DEVICE_PROPERTIES, next: core::ptr::null(), fields };
         // SAFETY: the library writes to the structure, with space for all of its fields.
         let found = unsafe { (self.device_properties)(device, &raw mut properties) };
-        found == 0 && properties.fields.kind == TYPE_GPU
+        (found == 0 && properties.fields.kind == TYPE_GPU).then_some(properties.fields.uuid)
     }
 }
 
@@ -227,6 +266,30 @@ impl Ze {
             OUT_OF_HOST_MEMORY | OUT_OF_DEVICE_MEMORY => Error::NOMEM,
             _ => Error::IO,
         })
+    }
+
+    fn sharing(&self) -> Result<&SharingCalls> {
+        self.sharing.as_ref().ok_or(Error::OPNOTSUPP)
+    }
+
+    /// Converts a result of a call for memory shared with other processes: without it the memory is
+    /// copied. An error is logged with the name of the call.
+    fn check_sharing(&self, call: &str, result: ZeResult) -> Result {
+        match result {
+            0 => Ok(()),
+            _ => Err(cannot_share(self.provider, call, &name_of(result))),
+        }
+    }
+
+    /// Returns the first address and the length of the allocation with this address.
+    fn range(&self, device: &ZeDevice, addr: usize) -> Result<(usize, usize)> {
+        let (mut base, mut size) = (core::ptr::null_mut(), 0);
+        // SAFETY: the library writes to the pointer and to the number.
+        let found = unsafe {
+            let at = addr as *const c_void;
+            (self.calls.address_range)(device.context, at, &raw mut base, &raw mut size)
+        };
+        self.check_sharing("zeMemGetAddressRange", found).map(|()| (base as usize, size))
     }
 
     /// Returns the device with this address in its memory; none for any other address.
@@ -257,18 +320,13 @@ impl Ze {
 
     /// Returns true if `len` bytes at an address are in one allocation of a device.
     fn is_within(&self, device: &ZeDevice, addr: usize, len: usize) -> bool {
-        let (mut base, mut size) = (core::ptr::null_mut(), 0);
-        // SAFETY: the library writes to the pointer and to the number.
-        let found = unsafe {
-            let at = addr as *const c_void;
-            (self.calls.address_range)(device.context, at, &raw mut base, &raw mut size)
-        };
-        let offset = addr.checked_sub(base as usize);
-        found == 0 && offset.is_some_and(|offset| offset <= size && len <= size - offset)
+        let Ok((base, size)) = self.range(device, addr) else { return false };
+        let offset = addr.checked_sub(base);
+        offset.is_some_and(|offset| offset <= size && len <= size - offset)
     }
 
     /// Returns the command lists of a device.
-    fn lists(&self, device: &ZeDevice, state: &mut ZeState) -> Result<[Handle; 2]> {
+    fn lists(&self, device: &ZeDevice, state: &mut ZeState) -> Result<[Handle; 3]> {
         if let Some(lists) = state.lists {
             return Ok(lists);
         }
@@ -282,7 +340,35 @@ impl Ze {
             };
             self.check("zeCommandListCreateImmediate", created).map(|()| list)
         };
-        Ok(*state.lists.insert([list()?, list()?]))
+        Ok(*state.lists.insert([list()?, list()?, list()?]))
+    }
+
+    /// Starts a copy on one of the command lists of a device.
+    ///
+    /// # Safety
+    /// `len` bytes at both addresses stay valid, and unused by anything else, until the end of the
+    /// copy.
+    unsafe fn start(
+        &self,
+        device: &ZeDevice,
+        list: usize,
+        dst: *mut c_void,
+        src: *const c_void,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        let mut state = device.state();
+        let list = self.lists(device, &mut state)?[list];
+        let event = self.event(device, &mut state)?;
+        // SAFETY: by this function's contract; the lock of the device keeps others from the list.
+        let copied =
+            unsafe { (self.calls.copy)(list, dst, src, len, event, 0, core::ptr::null_mut()) };
+        match self.check("zeCommandListAppendMemoryCopy", copied) {
+            Ok(()) => Ok(CopyTicket(event as usize)),
+            Err(error) => {
+                state.events.push(event);
+                Err(error)
+            }
+        }
     }
 
     /// Returns an unused event.
@@ -345,24 +431,13 @@ impl DeviceInterface for Ze {
         if !self.is_within(device, addr, len) {
             return Err(reject_copy(self.provider, addr, len));
         }
-        let mut state = device.state();
-        let [to_host, to_device] = self.lists(device, &mut state)?;
-        let event = self.event(device, &mut state)?;
         let at = addr as *mut c_void;
         let (list, dst, src) = match direction {
-            CopyDirection::ToHost => (to_host, host.cast(), at),
-            CopyDirection::ToDevice => (to_device, at, host.cast()),
+            CopyDirection::ToHost => (0, host.cast(), at),
+            CopyDirection::ToDevice => (1, at, host.cast()),
         };
-        // SAFETY: by the contract of the trait; the lock of the device keeps others from the list.
-        let copied =
-            unsafe { (self.calls.copy)(list, dst, src, len, event, 0, core::ptr::null_mut()) };
-        match self.check("zeCommandListAppendMemoryCopy", copied) {
-            Ok(()) => Ok(CopyTicket(event as usize)),
-            Err(error) => {
-                state.events.push(event);
-                Err(error)
-            }
-        }
+        // SAFETY: by the contract of the trait.
+        unsafe { self.start(device, list, dst, src, len) }
     }
 
     fn poll_copy(&self, device: u32, ticket: &CopyTicket) -> Result<bool> {
@@ -383,4 +458,107 @@ impl DeviceInterface for Ze {
     }
 
     fn unpin(&self, _: *mut u8) {}
+
+    fn allocation_of(&self, device: u32, addr: usize) -> Result<DeviceAllocation> {
+        self.sharing()?;
+        let device = self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        let (base, len) = self.range(device, addr)?;
+        let fields = AllocProperties { kind: 0, id: 0, page_size: 0 };
+        let mut found = Desc { kind: ALLOC_PROPERTIES, next: core::ptr::null(), fields };
+        // SAFETY: the library writes to the structure.
+        let result = unsafe {
+            let (at, none) = (addr as *const c_void, core::ptr::null_mut());
+            (self.calls.alloc_properties)(device.context, at, &raw mut found, none)
+        };
+        self.check_sharing("zeMemGetAllocProperties", result)?;
+        Ok(DeviceAllocation { base, len, id: found.fields.id })
+    }
+
+    fn export_handle(&self, device: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
+        let sharing = self.sharing()?;
+        let device_number = device;
+        let device = self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        let mut handle = IpcHandle([0; HANDLE_LEN]);
+        // SAFETY: the library checks the allocation, and writes to the handle.
+        let exported = unsafe {
+            let base = allocation.base as *const c_void;
+            (sharing.export)(device.context, base, &raw mut handle)
+        };
+        self.check_sharing("zeMemGetIpcHandle", exported)?;
+        let (first, _) = handle.0.split_first_chunk().ok_or(Error::OPNOTSUPP)?;
+        let file = RawFd::from_ne_bytes(*first);
+        let handle = DeviceHandle { device: device.uuid, bytes: handle.0, file: Some(file) };
+        // Programs started by this process do not get the descriptor.
+        // SAFETY: no memory is involved; any number is permitted.
+        if unsafe { libc::fcntl(file, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+            self.release_handle(device_number, &handle);
+            return Err(cannot_share(self.provider, "zeMemGetIpcHandle", "no descriptor"));
+        }
+        Ok(handle)
+    }
+
+    fn release_handle(&self, device: u32, handle: &DeviceHandle) {
+        let device = self.devices.get(device as usize);
+        if let (Some(device), Some(release)) = (device, &self.release) {
+            // SAFETY: the handle is one of `export_handle`, released once.
+            let _ = unsafe { (release.put)(device.context, IpcHandle(handle.bytes)) };
+        }
+    }
+
+    fn map_handle(
+        &self,
+        handle: &DeviceHandle,
+        file: Option<BorrowedFd<'_>>,
+        _len: usize,
+    ) -> Result<(u32, DeviceAllocation)> {
+        let sharing = self.sharing()?;
+        let file = file.ok_or(Error::OPNOTSUPP)?;
+        // Another process may see other devices, in another order.
+        let is_it = |device: &ZeDevice| device.uuid == handle.device;
+        let index = self.devices.iter().position(is_it).ok_or(Error::OPNOTSUPP)?;
+        let (number, device) = (index as u32, &self.devices[index]);
+        let mut bytes = handle.bytes;
+        *bytes.first_chunk_mut().ok_or(Error::OPNOTSUPP)? = file.as_raw_fd().to_ne_bytes();
+        let mut at = core::ptr::null_mut();
+        // SAFETY: the library checks the handle, and writes to the address.
+        let opened = unsafe {
+            (sharing.open)(device.context, device.handle, IpcHandle(bytes), 0, &raw mut at)
+        };
+        self.check_sharing("zeMemOpenIpcHandle", opened)?;
+        let base = at as usize;
+        let left = self.range(device, base).and_then(|(first, len)| {
+            len.checked_sub(base.wrapping_sub(first)).ok_or(Error::OPNOTSUPP)
+        });
+        match left {
+            Ok(len) => Ok((number, DeviceAllocation { base, len, id: 0 })),
+            Err(error) => {
+                self.unmap(number, base);
+                Err(error)
+            }
+        }
+    }
+
+    fn unmap(&self, device: u32, base: usize) {
+        let device = self.devices.get(device as usize);
+        if let (Some(device), Ok(sharing)) = (device, self.sharing()) {
+            // SAFETY: the address is one of `map_handle`; its copies have ended.
+            let _ = unsafe { (sharing.close)(device.context, base as *const c_void) };
+        }
+    }
+
+    unsafe fn start_device_copy(
+        &self,
+        device: u32,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<CopyTicket> {
+        let device = self.devices.get(device as usize).ok_or(Error::NODEV)?;
+        // An address outside of the memory would be one of the host's for the driver.
+        if !self.is_within(device, to, len) {
+            return Err(reject_copy(self.provider, to, len));
+        }
+        // SAFETY: by the contract of the trait.
+        unsafe { self.start(device, 2, to as *mut c_void, from as *const c_void, len) }
+    }
 }

@@ -84,7 +84,7 @@ fn takes_cells(cells: &[DeviceCell]) -> Option<usize> {
 
 #[test]
 fn hostile_cells_of_devices_end_their_connection_alone() {
-    let handle = DeviceHandle { device: [9; 16], bytes: [9; HANDLE_LEN] };
+    let handle = DeviceHandle { device: [9; 16], bytes: [9; HANDLE_LEN], file: None };
     let allocation = |len| DeviceCell::allocation(1, 1, len, handle);
     assert_eq!(takes_cells(&[allocation(usize::MAX / 2), allocation(100)]), Some(1));
     // An allocation of an unknown interface or without bytes is refused.
