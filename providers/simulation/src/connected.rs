@@ -335,7 +335,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             Ok(()) => {}
             Err(Error::AGAIN) => return,
             Err(Error::NOMEM) if short => return,
-            // The event of it is not read yet.
+            // The event reporting it is not read yet.
             Err(Error::NOTCONN) => return self.oracle.may_end(node, to),
             Err(error) => panic!("a message is refused: {error}"),
         }

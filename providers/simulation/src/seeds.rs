@@ -54,7 +54,7 @@ pub fn found<R>(seeds: u64, run: impl Fn(u64) -> R) -> Option<(u64, String)> {
     None
 }
 
-/// Injects a fault, and checks that a simulator finds it within 500 seeds with one of these
+/// Injects a fault. A simulator must find it within 500 seeds, with one of these
 /// messages.
 pub fn finds<R>(fault: InjectedFault, messages: &[&str], run: impl Fn(u64) -> R) {
     here::plant(Some(fault));
