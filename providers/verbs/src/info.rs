@@ -194,7 +194,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     }
     let mut chain = InfoChain::new();
     for attributes in &mut known.attributes {
-        log::write_paths(&VERBS, || paths(attributes));
+        let before = chain.iter().count();
         let own = locals.iter().filter(|local| local.device == attributes.device).cloned();
         for local in own.collect::<Vec<_>>() {
             let Some(mut info) = info_of(version, attributes, hints, false)? else { break };
@@ -223,6 +223,9 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
                 chain.push(info);
             }
         }
+        if chain.iter().count() > before {
+            log::write_paths(&VERBS, || paths(attributes));
+        }
     }
     if chain.is_empty() {
         report("refused: no device has an address that does");
@@ -231,31 +234,36 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     Ok(chain)
 }
 
-/// Returns the paths of transfers of a device, for `fi_info --protocols`.
+/// Returns the paths of transfers of a device, for `fi_info --protocols`. Devices have different limits,
+/// so a row names its device.
 fn paths(attributes: &DeviceAttributes) -> Vec<TransferPath> {
+    let name = attributes.device.name().to_string_lossy();
     let inject = |offer: &ProviderOffer| offer.most.as_ref().tx().map_or(0, |tx| tx.inject_size);
     let inline = inject(&attributes.offer);
     let inline_size = param::variable(&VERBS, c"inline_size");
     let copied = |transfers, most| {
         let text = "copied to the work request; some devices copy larger messages, too";
-        TransferPath::new(transfers, "inline", text)
+        TransferPath::new(transfers, "inline", format!("{name}: {text}"))
             .of(0, most)
             .limit(&inline_size, config().inline_size)
     };
-    let device = "the device reads and writes the application's registered memory";
+    let direct = |transfers| {
+        let text = "the device reads and writes the application's registered memory";
+        TransferPath::new(transfers, "zero copy", format!("{name}: {text}"))
+    };
     let mut rows = vec![
         copied("inject, messages, writes", inline),
-        TransferPath::new("messages, writes", "zero copy", device).of(inline + 1, usize::MAX),
-        TransferPath::new("reads, atomics", "zero copy", device),
+        direct("messages, writes").of(inline + 1, usize::MAX),
+        direct("reads, atomics"),
     ];
     if let Some(datagrams) = &attributes.datagrams {
         let (inline, most) = (inject(datagrams), datagrams.most.as_ref().ep());
         let most = most.map_or(0, |ep| ep.max_msg_size);
         rows.push(copied("datagrams", inline));
-        rows.push(TransferPath::new("datagrams", "zero copy", device).of(inline + 1, most));
+        rows.push(direct("datagrams").of(inline + 1, most));
     }
     if attributes.hmem.is_some() {
-        let text = "with FI_HMEM nothing is inline";
+        let text = format!("{name}: with FI_HMEM nothing is inline");
         rows.push(TransferPath::new("device memory", "zero copy", text));
     }
     rows
