@@ -4,7 +4,8 @@ use crate::completion::Completion;
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-/// Entry format of a queue: the number of words of a completion in an entry.
+/// Entry format of a queue: the number of words of 64 bits of a completion in an entry, with pointers of
+/// that size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Format {
     Context = 1,
@@ -25,6 +26,14 @@ impl Format {
         unsafe {
             if self == Self::Tagged {
                 return copy_beginning::<fi_cq_tagged_entry>(entry, buf, index);
+            }
+            // Entries with pointers of 32 bits have other sizes.
+            if cfg!(not(target_pointer_width = "64")) {
+                return match self {
+                    Self::Context => copy_beginning::<fi_cq_entry>(entry, buf, index),
+                    Self::Msg => copy_beginning::<fi_cq_msg_entry>(entry, buf, index),
+                    _ => copy_beginning::<fi_cq_data_entry>(entry, buf, index),
+                };
             }
             // Word for word: of a choice among four a table of jumps would be made.
             let to = buf.cast::<u64>().add(index * self as usize);
