@@ -317,7 +317,7 @@ mod tests {
         // SAFETY: a new descriptor, ours from here on.
         unsafe {
             let fd = libc::memfd_create(c"dmabuf".as_ptr(), libc::MFD_ALLOW_SEALING);
-            assert!(fd >= 0 && libc::ftruncate(fd, size) == 0);
+            assert!(fd >= 0 && libc::ftruncate64(fd, size) == 0);
             assert!(seals == 0 || libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0);
             OwnedFd::from_raw_fd(fd)
         }
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn part_of_a_file_is_copied_by_its_address_until_it_is_dropped() {
         let file = memory(64 << 10, libc::F_SEAL_SHRINK);
-        let (base, offset) = (0x7000_0000_0000, 5000);
+        let (base, offset) = (0x7000_0000, 5000);
         let whole = MappedDmabuf::open(&range(&file, 0, 64 << 10, base), true).unwrap();
         let part = MappedDmabuf::open(&range(&file, offset, 100, base), true).unwrap();
         let at = base + 5000;

@@ -215,7 +215,7 @@ fn unsealed_memory_and_malformed_segments_are_refused() {
             use std::os::fd::{AsRawFd, FromRawFd};
             let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
             let fd = OwnedFd::from_raw_fd(fd);
-            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len as i64), 0);
+            assert_eq!(libc::ftruncate64(fd.as_raw_fd(), len as i64), 0);
             assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
             fd
         };
