@@ -100,7 +100,7 @@ fn core_info(info: InfoRef<'_>, api_version: u32, keys: [Option<&[u8]>; 2]) -> R
         let query = InfoQuery { version, node: None, service: None, flags: 0, hints };
         match core_provider::getinfo(&query) {
             Err(Error::NODATA) => {}
-            cores => return cores?.into_iter().next().ok_or(Error::NODATA),
+            cores => return core_provider::with_domain_of(cores?, info).ok_or(Error::NODATA),
         }
     }
     if keys.iter().any(Option::is_some) {

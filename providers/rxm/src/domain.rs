@@ -76,9 +76,7 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     // A provider over this one may have found both although the user hides them from applications.
     let flags = GETINFO_HIDDEN;
     let query = InfoQuery { version, node: None, service: None, flags, hints: None };
-    let found = find_cores(&query, hints)?;
-    let first = found.into_iter().next();
-    first.ok_or(Error::NODATA)
+    core_provider::with_domain_of(find_cores(&query, hints)?, info).ok_or(Error::NODATA)
 }
 
 /// Domain: an engine, with its progress thread if the application requests automatic progress, or

@@ -51,6 +51,14 @@ fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     }
 }
 
+/// Returns the core provider's info with the domain of a utility provider's info: the first one if that
+/// has no domain name. Queries of providers are not filtered by names, and a datagram device may have no
+/// address before its endpoint is enabled.
+pub fn with_domain_of(cores: InfoChain, info: InfoRef<'_>) -> Option<InfoBuf> {
+    let wanted = info.domain_name();
+    cores.into_iter().find(|core| wanted.is_none() || core.as_ref().domain_name() == wanted)
+}
+
 /// Returns a copy of an info created by a core provider, such as the one of a connection request.
 ///
 /// # Safety
@@ -64,5 +72,31 @@ pub(super) unsafe fn copy_info(info: *const fi_info) -> Result<InfoBuf> {
     unsafe {
         let copy = dup_raw(info, ApiLevel::of_release(abi::fi_version()).min(ApiLevel::V1_3));
         InfoBuf::from_raw(copy?.as_ptr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_is_found_by_the_domain_of_a_utility_provider() {
+        let named = |name: Option<&CStr>| {
+            let mut info = InfoBuf::new().unwrap();
+            if let Some(name) = name {
+                info.set_domain_name(name).unwrap();
+            }
+            info
+        };
+        let found = |wanted: Option<&CStr>| {
+            let mut cores = InfoChain::new();
+            cores.push(named(Some(c"rxe0-dgram")));
+            cores.push(named(Some(c"rxe1-dgram")));
+            let core = with_domain_of(cores, named(wanted).as_ref());
+            core.map(|core| core.as_ref().domain_name().unwrap().to_owned())
+        };
+        assert_eq!(found(Some(c"rxe1-dgram")).as_deref(), Some(c"rxe1-dgram"));
+        assert_eq!(found(None).as_deref(), Some(c"rxe0-dgram"));
+        assert_eq!(found(Some(c"rxe2-dgram")), None);
     }
 }

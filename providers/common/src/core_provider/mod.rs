@@ -32,7 +32,7 @@ mod wait;
 pub use cm::{CoreEq, CoreEvent, CorePassiveEp};
 pub use cntr::CoreCntr;
 pub use dgram::{CoreAv, CoreDgram, DgramMeans};
-pub use discover::{getinfo, getinfo_any};
+pub use discover::{getinfo, getinfo_any, with_domain_of};
 pub use domain::CoreDomain;
 pub use endpoint::CoreEndpoint;
 pub use fabric::CoreFabric;
