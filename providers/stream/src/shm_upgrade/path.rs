@@ -120,9 +120,9 @@ impl UpgradeTrigger {
         self.offer.take()
     }
 
-    /// Returns true if the engine is to run a progress iteration, since the upgrade needs one: no
-    /// byte is sent now, or the iteration follows the bytes. This happens before the 4th, 8th, 16th ... call, since some links are
-    /// never upgraded.
+    /// Returns true if the engine is to run a progress iteration, because the upgrade needs one. No byte
+    /// is sent before it, or it follows the bytes. This happens at the 4th, 8th, 16th ... call, because
+    /// some links are never upgraded.
     pub(super) fn wants_poll(&self) -> bool {
         let calls = self.calls.get().saturating_add(1);
         if calls < 4 || !calls.is_power_of_two() {
