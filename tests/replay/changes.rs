@@ -1,50 +1,39 @@
 //! Seeded changes of inputs of fuzz targets.
+use ofi_simulation::SimRandom;
 
 /// Longest input, in bytes.
 const MAX_LEN: usize = 4096;
 
-/// Sequence of numbers from a seed (xorshift64*).
+/// Seeded changes of the inputs of a target.
 #[derive(Debug)]
-pub(crate) struct SeededChanges(u64);
+pub(crate) struct SeededChanges(SimRandom);
 
 impl SeededChanges {
-    /// Creates the sequence of a target: the same in each run.
+    /// Creates the changes of a target: the same in each run.
     pub(crate) fn new(target: &str) -> Self {
-        let seed = target.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |seed, byte| {
-            (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
-        Self(seed | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Returns a number below `end`; 0 if that is 0.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end.max(1)
+        let seed = target
+            .bytes()
+            .fold(0_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        Self(SimRandom::new(seed))
     }
 
     /// Returns an input of random bytes.
     pub(crate) fn random_input(&mut self) -> Vec<u8> {
-        let len = self.below(256);
-        (0..len).map(|_| self.next() as u8).collect()
+        let len = self.0.below(256);
+        self.0.bytes(len)
     }
 
     /// Returns an input with one to four changes: bits inverted, bytes replaced by extreme ones, removed
     /// or repeated, the end cut off, or the end of `other` appended.
     pub(crate) fn change(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut changed = input.to_vec();
-        for _ in 0..=self.below(4) {
-            let at = self.below(changed.len());
-            let to = (at + 1 + self.below(16)).min(changed.len());
-            match self.below(6) {
-                0 if at < changed.len() => changed[at] ^= 1 << self.below(8),
+        for _ in 0..=self.0.below(4) {
+            let at = self.0.below(changed.len());
+            let to = (at + 1 + self.0.below(16)).min(changed.len());
+            match self.0.below(6) {
+                0 if at < changed.len() => changed[at] ^= 1 << self.0.below(8),
                 1 => {
-                    let byte = [0, 0x7f, 0x80, 0xff][self.below(4)];
+                    let byte = self.0.pick(&[0, 0x7f, 0x80, 0xff]);
                     changed.iter_mut().take(to).skip(at).for_each(|changed| *changed = byte);
                 }
                 2 => drop(changed.drain(at..to)),
@@ -55,7 +44,7 @@ impl SeededChanges {
                 4 => changed.truncate(at),
                 _ => {
                     changed.truncate(at);
-                    changed.extend(&other[self.below(other.len())..]);
+                    changed.extend(&other[self.0.below(other.len())..]);
                 }
             }
         }
