@@ -3,7 +3,7 @@ use crate::device::{BouncePool, CopySet, DeviceInterface, DeviceInterfaces, Devi
 use crate::device_allocation::DeviceHandle;
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,11 +40,10 @@ impl MappedAllocation {
             MAPPED.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::NOSPC);
         }
-        let map = |file: Option<BorrowedFd<'_>>| interface.map_handle(handle, file, len);
-        let mapped = match handle.file.map(copy_file).transpose() {
-            Ok(file) => map(file.as_ref().and_then(ReceivedFd::get)),
-            Err(error) => Err(error),
-        };
+        let mapped = handle.file.map(copy_file).transpose().and_then(|file| {
+            let file = file.as_ref().and_then(ReceivedFd::get);
+            interface.map_handle(handle, file, len)
+        });
         match mapped {
             Ok((device, allocation)) => {
                 let location = DeviceLocation { interface, device };
