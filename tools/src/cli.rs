@@ -118,7 +118,11 @@ fn left_out_object(left_out: &LeftOut) -> String {
 
 /// Returns the labels distinguishing a process's series from others.
 pub(crate) fn process_labels(process: &StatsProcess) -> String {
-    format!("pid=\"{}\",program={}", process.pid, json(&process.system.program))
+    let host = match &*process.origin.host_name {
+        "" => String::new(),
+        host => format!("host={},", json(host)),
+    };
+    format!("{host}pid=\"{}\",program={}", process.pid, json(&process.system.program))
 }
 
 /// Function reading a process.
@@ -225,6 +229,10 @@ impl CliOptions {
     pub(crate) fn value(&self, name: &str, default: f64) -> f64 {
         let found = self.values.iter().rev().find(|(known, _)| known == name);
         found.map_or(default, |(_, value)| *value)
+    }
+
+    pub(crate) fn has_value(&self, name: &str) -> bool {
+        self.values.iter().any(|(known, _)| known == name)
     }
 
     /// Reads the requested processes, or all. Reports unreadable requested ones on standard error.
@@ -382,6 +390,9 @@ pub(crate) fn processes_json(looked: &LookedAt) -> String {
             ("threads", json(&process.system.threads)),
             ("providers", list(process.pages.iter().map(page))),
         ];
+        if !process.origin.host_name.is_empty() {
+            fields.push(("host", json(&process.origin.host_name)));
+        }
         fields.extend(left_out.remove(&process.pid).map(|what| ("left_out", what)));
         object(&fields)
     };
@@ -399,7 +410,7 @@ pub(crate) fn endpoint_cells(
     passed: [f64; 4],
 ) -> Vec<String> {
     let mut cells = vec![
-        process.pid.to_string(),
+        process.number(),
         process.system.program.clone(),
         page.provider(),
         kind(endpoint.kind).to_string(),

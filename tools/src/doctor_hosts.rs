@@ -1,112 +1,40 @@
-//! fi_doctor over several hosts: reads their dumps from files or commands, and prints the common
-//! analysis.
-use crate::cli::{CliOptions, LookedAt, complain, print};
-use crate::{finding_json, left_out_json, without_findings};
-use ofi_hosts::command::{DEFAULT, HostCommand, MAX_HOSTS, is_host_name};
+//! fi_doctor over several hosts: the common analysis of their dumps.
+use crate::cli::LookedAt;
+use crate::hosts::{DumpSource, MissingHost, ReadDumps, missing_text};
+use crate::{Examination, FindingKey, finding_json, left_out_json, without_findings};
 use ofi_hosts::job::Job;
-use ofi_hosts::parse::{JobBudget, parse_dump};
-use ofi_hosts::{HostDump, clean};
 use ofi_stats::doctor::{Diagnosis, Finding};
 use ofi_stats::show::json;
-use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::BufReader;
-use std::process::ExitCode;
-use std::time::Duration;
-
-/// Maximum number of hosts without statistics to list.
-const MOST_MISSING: usize = 50;
-
-/// A host or file, with the reason for its missing dump.
-type MissingHost = (String, String);
-
-/// Dumps by the name of their host, and missing ones.
-#[derive(Default)]
-struct ReadDumps {
-    dumps: Vec<(String, HostDump)>,
-    missing: Vec<MissingHost>,
-}
 
 /// Analyses the processes of several hosts.
-pub(crate) fn run(options: &CliOptions) -> ExitCode {
-    let has_hosts = options.word("--hosts").is_some();
-    let files = options.all_words("--from").chain(options.files.iter().map(String::as_str));
-    let files: Vec<_> = files.collect();
-    if !options.pids.is_empty() || has_hosts && !files.is_empty() {
-        complain(
-            "fi_doctor",
-            "processes, files and hosts exclude each other: see fi_doctor --help",
-        );
-    }
-    if !has_hosts && options.word("--command").is_some() {
-        complain("fi_doctor", "--command is for --hosts");
-    }
-    let read = if has_hosts { from_hosts(options) } else { from_files(&files) };
-    let ReadDumps { dumps, missing } = read;
+pub(crate) fn examine(source: &DumpSource) -> Examination {
+    let ReadDumps { dumps, missing } = source.read();
     let is_empty = dumps.is_empty();
     let names: Vec<_> = dumps.iter().map(|(name, _)| name.clone()).collect();
     let job = Job::join(dumps);
     let Diagnosis { findings, left_out } = job.diagnose();
-    if options.has("--json") {
-        let mut all = as_json(&job, &names, &findings, left_out, &missing);
-        let looked = LookedAt { processes: job.after, left_out: 0 };
-        all.extend(looked.left_out_json().into_iter().map(left_out_json));
-        print(&format!("[{}]\n", all.join(",\n")));
-    } else {
-        let text = as_text(&job, &findings, left_out, &missing);
-        let looked = LookedAt { processes: job.after, left_out: 0 };
-        print(&(text + &looked.left_out_text()));
-    }
-    match (findings.is_empty(), is_empty || !missing.is_empty()) {
-        (false, _) => ExitCode::from(1),
-        (true, true) => ExitCode::from(2),
-        (true, false) => ExitCode::SUCCESS,
-    }
+    let mut text = as_text(&job, &findings, left_out, &missing);
+    let mut json = as_json(&job, &names, &findings, left_out, &missing);
+    let found = findings.iter().map(|one| (one.rule.name(), host_of(&names, one), one.process.pid));
+    let absent = missing.iter().map(|(host, _)| ("no-statistics", host.as_str(), 0));
+    let keys = found.chain(absent).map(|(rule, host, pid)| (rule, host.to_string(), pid));
+    let keys: Vec<FindingKey> = keys.collect();
+    let looked = LookedAt { processes: job.after, left_out: 0 };
+    text += &looked.left_out_text();
+    json.extend(looked.left_out_json().into_iter().map(left_out_json));
+    let status = match (findings.is_empty(), is_empty || !missing.is_empty()) {
+        (false, _) => 1,
+        (true, true) => 2,
+        (true, false) => 0,
+    };
+    Examination { keys, text, json, status }
 }
 
-fn from_hosts(options: &CliOptions) -> ReadDumps {
-    let mut known = HashSet::new();
-    let hosts = options.all_words("--hosts").flat_map(|list| list.split(','));
-    let hosts = hosts.map(str::trim).filter(|host| !host.is_empty() && known.insert(*host));
-    let hosts: Vec<_> = hosts.map(String::from).collect();
-    if hosts.is_empty() || hosts.len() > MAX_HOSTS {
-        complain("fi_doctor", &format!("--hosts takes 1 to {MAX_HOSTS} names"));
-    }
-    if let Some(host) = hosts.iter().find(|host| !is_host_name(host)) {
-        complain("fi_doctor", &format!("{host:?} is no name of a host"));
-    }
-    let timeout = Duration::from_secs_f64(options.value("--timeout", 30.0));
-    let command = HostCommand::new(options.word("--command").unwrap_or(DEFAULT), timeout);
-    let command = command.unwrap_or_else(|reason| complain("fi_doctor", reason));
-    let mut read = ReadDumps::default();
-    for (host, result) in command.run_all(&hosts, &JobBudget::default()) {
-        match result {
-            Ok(dump) => read.dumps.push((clean(&host), dump)),
-            Err(reason) => read.missing.push((clean(&host), reason)),
-        }
-    }
-    read
-}
-
-fn from_files(files: &[&str]) -> ReadDumps {
-    let (mut read, budget) = (ReadDumps::default(), JobBudget::default());
-    let mut known = HashSet::new();
-    for file in files {
-        let opened = File::open(file).map_err(|error| error.to_string());
-        let parsed = opened.and_then(|opened| {
-            parse_dump(&mut BufReader::new(opened), &budget).map_err(|error| error.to_string())
-        });
-        match parsed {
-            Ok(dump) if known.insert(dump.host.clone()) => {
-                read.dumps.push((dump.host.clone(), dump));
-            }
-            // Hosts may have the same name, as containers do.
-            Ok(dump) => read.dumps.push((format!("{} ({})", dump.host, clean(file)), dump)),
-            Err(reason) => read.missing.push((clean(file), reason)),
-        }
-    }
-    read
+/// Returns the name of a finding's host.
+fn host_of<'n>(names: &'n [String], finding: &Finding) -> &'n str {
+    let index = (finding.process.host as usize).checked_sub(1);
+    index.and_then(|index| names.get(index)).map_or("", String::as_str)
 }
 
 fn as_text(job: &Job, findings: &[Finding], left_out: usize, missing: &[MissingHost]) -> String {
@@ -120,13 +48,7 @@ fn as_text(job: &Job, findings: &[Finding], left_out: usize, missing: &[MissingH
     for note in &job.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    for (host, reason) in missing.iter().take(MOST_MISSING) {
-        let _ = writeln!(text, "no statistics of {host}: {reason}");
-    }
-    if missing.len() > MOST_MISSING {
-        let _ = writeln!(text, "and of {} more hosts", missing.len() - MOST_MISSING);
-    }
-    text
+    text + &missing_text(missing)
 }
 
 /// Returns an object like the ones of findings for another observation.
@@ -146,13 +68,9 @@ fn as_json(
     left_out: usize,
     missing: &[MissingHost],
 ) -> Vec<String> {
-    let host_of = |finding: &Finding| {
-        let index = (finding.process.host as usize).checked_sub(1);
-        index.and_then(|index| names.get(index)).map_or("", String::as_str)
-    };
     let mut all: Vec<_> = findings
         .iter()
-        .map(|one| finding_json(one, &format!(",\"host\":{}", json(host_of(one)))))
+        .map(|one| finding_json(one, &format!(",\"host\":{}", json(host_of(names, one)))))
         .collect();
     all.extend(job.notes.iter().map(|note| observation("note", "", note)));
     all.extend(missing.iter().map(|(host, reason)| observation("no-statistics", host, reason)));

@@ -1,12 +1,17 @@
 //! Shows the activity of processes using the library, refreshed periodically (fi_top(1)).
 mod cli;
+mod hosts;
 
 use cli::{
     CliOptions, CliSyntax, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies,
     now, print, process_labels, processes_json, quantile, table,
 };
+use hosts::{DumpSource, missing_text};
+use ofi_hosts::job::Job;
+use ofi_hosts::parse::COMMON_NOW;
 use ofi_stats::doctor::by_key;
 use ofi_stats::layout::{ENDPOINT_COUNTERS, EndpointStats, Metric, PeerStats, latency_below};
+use ofi_stats::origin::ProcessKey;
 use ofi_stats::read::{StatsPage, StatsProcess};
 use ofi_stats::show::{address, json, link, link_with_paths, receive, secrecy, short, state, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,9 +24,11 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 Usage: fi_top [-d SECONDS] [-n TIMES] [-s KEY] [-a] [-p] [-l] [-b] [--json | --metrics] [PID...]
+       fi_top [OPTIONS] {--hosts HOST,... | --slurm JOB} [--command COMMAND] [--timeout SECONDS]
+       fi_top [OPTIONS] --from FILE...
 
 Shows what processes of this host that use libfabric do: messages and bytes a
-second, queues, and what waits.
+second, queues, and what waits; with --hosts those of several hosts.
 
   -d SECONDS   time between two looks (default 1)
   -n TIMES     end after so many (default: never on a terminal, else 1)
@@ -32,6 +39,12 @@ second, queues, and what waits.
   -b           plain lines, as when the output is no terminal
   --json       the counters themselves as JSON, once
   --metrics    the counters in the text format of Prometheus, once
+  --hosts HOST,...   runs a command for each of these hosts, for each refresh
+  --slurm JOB        the same for the nodes of this job, with srun
+  --command COMMAND  the command, with {} for the host, without a shell (default
+                     'ssh -o BatchMode=yes -- {} fi_ps --dump')
+  --timeout SECONDS  time limit of each command (default 30)
+  --from FILE        a file written by 'fi_ps --dump', shown once; several times
   -h, --help   this text
 
 Keys on a terminal: m b q sort by messages, bytes, or what waits in queues; p shows
@@ -106,7 +119,7 @@ impl Drop for KeyTerminal {
 
 /// Identity of a line across refreshes: the process, the index of its page, the endpoint's serial
 /// and, for a peer's line, the peer's.
-type LineKey = (u32, usize, u64, u64);
+type LineKey = (ProcessKey, usize, u64, u64);
 
 /// Content of the screen.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -194,7 +207,7 @@ fn lines(
             let old = old.and_then(|old| old.pages.get(index));
             for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {
                 let reported_peers =
-                    choice.reported_peers((process.pid, index, endpoint.serial, 0));
+                    choice.reported_peers((process.key(), index, endpoint.serial, 0));
                 lines.push(line(process, index, endpoint, old, at, reported_peers));
             }
         }
@@ -250,7 +263,7 @@ fn line(
     let count = |(class, count): (usize, &u64)| (class_text(class), *count);
     let waited = classes.iter().enumerate().filter(|(_, count)| **count > 0).map(count);
     RatedLine {
-        key: (process.pid, index, endpoint.serial, 0),
+        key: (process.key(), index, endpoint.serial, 0),
         cells,
         peers,
         details,
@@ -353,7 +366,9 @@ impl TopChoice {
         match self.view {
             TopView::All if self.peers => ReportedPeers::All,
             TopView::Endpoint(key) if key == endpoint => ReportedPeers::All,
-            TopView::Peer((pid, page, serial, peer)) if (pid, page, serial, 0) == endpoint => {
+            TopView::Peer((process, page, serial, peer))
+                if (process, page, serial, 0) == endpoint =>
+            {
                 ReportedPeers::One(peer)
             }
             _ => ReportedPeers::None,
@@ -366,9 +381,11 @@ impl TopChoice {
             SortKey::Bytes => other.bytes.total_cmp(&one.bytes),
             SortKey::Queues => other.queued.cmp(&one.queued),
         });
-        if let TopView::Peer((pid, ..)) = self.view {
-            let text = match lines.iter().find_map(|line| line.details.as_ref()) {
-                Some(details) => {
+        if let TopView::Peer(_) = self.view {
+            let found = lines.iter().find_map(|line| Some((line, line.details.as_ref()?)));
+            let text = match found {
+                Some((RatedLine { cells, .. }, details)) => {
+                    let pid = &cells[0];
                     let rows = details.iter().map(|(name, value)| format!("{name:>24}  {value}"));
                     format!("process {pid}\n{}\n", rows.collect::<Vec<_>>().join("\n"))
                 }
@@ -439,8 +456,8 @@ impl TopChoice {
             }
             TopKey::Char(b'u') => {
                 self.view = match self.view {
-                    TopView::Peer((pid, page, endpoint, _)) => {
-                        TopView::Endpoint((pid, page, endpoint, 0))
+                    TopView::Peer((process, page, endpoint, _)) => {
+                        TopView::Endpoint((process, page, endpoint, 0))
                     }
                     _ => TopView::All,
                 };
@@ -511,17 +528,108 @@ fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointStats
     series
 }
 
+/// Both reads of a refresh.
+struct Refresh {
+    before: LookedAt,
+    after: LookedAt,
+    at: u64,
+    /// Lines about hosts without statistics.
+    missing: String,
+    /// Number of hosts with statistics; 0 for this host alone.
+    hosts: usize,
+}
+
+/// Reads the processes of several hosts. A dump has both reads.
+fn refresh_hosts(source: &DumpSource) -> Refresh {
+    let read = source.read();
+    let Job { before, after, hosts, .. } = Job::join(read.dumps);
+    Refresh {
+        before: LookedAt { processes: before, left_out: 0 },
+        after: LookedAt { processes: after, left_out: 0 },
+        at: COMMON_NOW,
+        missing: missing_text(&read.missing),
+        hosts,
+    }
+}
+
+/// Reads the processes of this host, after an earlier read.
+fn refresh_host(options: &CliOptions, before: LookedAt) -> Refresh {
+    let after = options.look("fi_top");
+    Refresh { before, after, at: now(), missing: String::new(), hosts: 0 }
+}
+
+/// Keys of the terminal, and their effect on the screen.
+struct Screen {
+    keys: Option<KeyTerminal>,
+    choice: TopChoice,
+    /// Selectable lines of the displayed refresh.
+    chosen: Vec<LineKey>,
+    all: bool,
+    terminal: bool,
+}
+
+impl Screen {
+    fn show(&mut self, displayed: &Refresh) {
+        self.chosen = show(&self.choice, displayed, self.all, self.terminal);
+    }
+
+    /// Handles the keys pressed until a time. Returns false if one ends the program.
+    fn handle_keys(&mut self, until: Instant, displayed: Option<&Refresh>) -> bool {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.keys.is_none() {
+                std::thread::sleep(left);
+                return true;
+            }
+            let Some(key) = KeyTerminal::key(left) else { return true };
+            if !self.choice.press(key, &self.chosen) {
+                return false;
+            }
+            if let Some(displayed) = displayed {
+                self.show(displayed);
+            }
+        }
+    }
+}
+
+/// Reads several hosts while keys are handled. Returns `None` if a key ends the program.
+fn read_hosts(
+    source: &DumpSource,
+    screen: &mut Screen,
+    displayed: Option<&Refresh>,
+) -> Option<Refresh> {
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| refresh_hosts(source));
+        while !reader.is_finished() {
+            if !screen.handle_keys(Instant::now() + Duration::from_millis(50), displayed) {
+                // The commands would delay the end until their time limit.
+                screen.keys.take();
+                std::process::exit(0);
+            }
+        }
+        reader.join().ok()
+    })
+}
+
 fn main() -> ExitCode {
     let flags = ["-a", "-p", "-l", "-b", "--json", "--metrics"];
-    let syntax =
-        CliSyntax { flags: &flags, values: &["-d", "-n"], words: &["-s"], ..CliSyntax::default() };
+    let (values, words) =
+        (["-d", "-n", "--timeout"], ["-s", "--hosts", "--slurm", "--command", "--from"]);
+    let syntax = CliSyntax { flags: &flags, values: &values, words: &words, takes_files: false };
     let options = CliOptions::parse_with("fi_top", HELP, &syntax);
-    let mut before = options.look("fi_top");
+    let source = DumpSource::new("fi_top", &options);
     if options.has("--json") || options.has("--metrics") {
+        let (looked, missing) = match &source {
+            Some(source) => {
+                let read = refresh_hosts(source);
+                (read.after, read.missing)
+            }
+            None => (options.look("fi_top"), String::new()),
+        };
+        eprint!("{missing}");
         let json = options.has("--json");
-        let text = if json { processes_json(&before) } else { metrics(&before) };
-        print(&text);
-        return ExitCode::SUCCESS;
+        print(&if json { processes_json(&looked) } else { metrics(&looked) });
+        return ExitCode::from(if missing.is_empty() { 0 } else { 2 });
     }
     let sort = match options.word("-s") {
         None | Some("m") => SortKey::Messages,
@@ -529,66 +637,62 @@ fn main() -> ExitCode {
         Some("q") => SortKey::Queues,
         Some(_) => complain("fi_top", "-s takes m, b or q"),
     };
-    if before.processes.is_empty() {
-        eprint!("{}", before.left_out_text());
-        complain("fi_top", "no process that uses libfabric can be looked at");
+    let mut before = LookedAt::default();
+    if source.is_none() {
+        before = options.look("fi_top");
+        if before.processes.is_empty() {
+            eprint!("{}", before.left_out_text());
+            complain("fi_top", "no process that uses libfabric can be looked at");
+        }
     }
     let terminal = !options.has("-b") && io::stdout().is_terminal();
-    let times = options.value("-n", if terminal { f64::INFINITY } else { 1.0 });
+    let unchanging = matches!(source, Some(DumpSource::Files(_))) && !terminal;
+    let default = if terminal { f64::INFINITY } else { 1.0 };
+    let times = if unchanging { 1.0 } else { options.value("-n", default) };
     let wait = Duration::from_secs_f64(options.value("-d", 1.0).max(0.05));
-    let keys = if terminal { KeyTerminal::new() } else { None };
     let (has, all) = (|flag| options.has(flag), options.has("-a"));
-    let mut choice =
+    let choice =
         TopChoice { sort, peers: has("-p"), times: has("-l"), view: TopView::All, cursor: None };
+    let keys = if terminal { KeyTerminal::new() } else { None };
+    let mut screen = Screen { keys, choice, chosen: Vec::new(), all, terminal };
+    let mut displayed: Option<Refresh> = None;
     let mut refreshes = 0.0;
-    let mut latest: Option<(LookedAt, u64)> = None;
-    let mut chosen = Vec::new();
     while refreshes < times {
-        let until = Instant::now() + wait;
-        let mut ended = false;
-        while !ended {
-            let left = until.saturating_duration_since(Instant::now());
-            if keys.is_none() {
-                std::thread::sleep(left);
-                break;
-            }
-            let Some(key) = KeyTerminal::key(left) else { break };
-            ended = !choice.press(key, &chosen);
-            if let Some((after, at)) = &latest {
-                chosen = show(&choice, &before, after, *at, all, terminal);
-            }
-        }
-        if ended {
+        // The first refresh of several hosts needs no earlier one.
+        let until = Instant::now()
+            + if source.is_some() && displayed.is_none() { Duration::ZERO } else { wait };
+        if !screen.handle_keys(until, displayed.as_ref()) {
             break;
         }
-        if let Some((after, _)) = latest.take() {
-            before = after;
-        }
-        let after = options.look("fi_top");
-        if after.processes.is_empty() {
+        let next = match &source {
+            Some(source) => match read_hosts(source, &mut screen, displayed.as_ref()) {
+                Some(next) => next,
+                None => break,
+            },
+            None => {
+                let before =
+                    displayed.take().map_or_else(|| std::mem::take(&mut before), |old| old.after);
+                refresh_host(&options, before)
+            }
+        };
+        if source.is_none() && next.after.processes.is_empty() {
             break;
         }
-        let at = now();
-        chosen = show(&choice, &before, &after, at, all, terminal);
-        latest = Some((after, at));
+        screen.show(&next);
+        displayed = Some(next);
         refreshes += 1.0;
     }
-    drop(keys);
-    ExitCode::SUCCESS
+    let is_missing =
+        displayed.is_some_and(|displayed| !displayed.missing.is_empty() && displayed.hosts == 0);
+    ExitCode::from(if is_missing { 2 } else { 0 })
 }
 
 /// Shows the lines and returns the keys of the selectable ones.
-fn show(
-    choice: &TopChoice,
-    before: &LookedAt,
-    after: &LookedAt,
-    at: u64,
-    all: bool,
-    terminal: bool,
-) -> Vec<LineKey> {
-    let lines = lines(&before.processes, &after.processes, at, all, choice);
+fn show(choice: &TopChoice, displayed: &Refresh, all: bool, terminal: bool) -> Vec<LineKey> {
+    let Refresh { before, after, at, missing, .. } = displayed;
+    let lines = lines(&before.processes, &after.processes, *at, all, choice);
     let TopScreen { text, keys } = choice.screen(lines);
-    let text = text + &after.left_out_text();
+    let text = text + &after.left_out_text() + missing;
     print(&if terminal { format!("\x1b[H\x1b[2J{text}") } else { text });
     keys
 }

@@ -23,6 +23,9 @@ const MAX_RUNNING: usize = 64;
 /// Status of a shell whose program was ended by SIGPIPE, since its output was rejected and closed.
 const CLOSED: i32 = 141;
 
+/// Maximum bytes of the output of a command that is no dump.
+const MAX_TEXT: u64 = 16 << 20;
+
 /// Maximum bytes stored of the standard error output of a command.
 const MAX_COMPLAINT: usize = 4096;
 
@@ -83,13 +86,8 @@ impl HostCommand {
             return Err("it is no name of a host".into());
         }
         let words: Vec<_> = self.words.iter().map(|word| word.replace("{}", host)).collect();
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let started = command.stderr(Stdio::piped()).process_group(0).spawn();
-        let mut child = started.map_err(|error| format!("{}: {error}", clean(&words[0])))?;
-        let end = Instant::now() + self.timeout;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let mut output = CommandOutput { stdout, stderr, complaint: Vec::new(), end };
+        let (mut child, mut output) = start(&words, self.timeout)?;
+        let end = output.end;
         let mut reader = BufReader::with_capacity(64 << 10, &mut output);
         let read = parse_dump(&mut reader, budget);
         if matches!(read, Err(DumpError::Empty | DumpError::NoDump | DumpError::Truncated(_))) {
@@ -111,6 +109,41 @@ impl HostCommand {
                 (error, _) => format!("its output is no complete dump: {error}"),
             }
         })
+    }
+}
+
+/// Starts a program with its arguments.
+fn start(words: &[String], timeout: Duration) -> Result<(Child, CommandOutput), String> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let started = command.stderr(Stdio::piped()).process_group(0).spawn();
+    let mut child = started.map_err(|error| format!("{}: {error}", clean(&words[0])))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let end = Instant::now() + timeout;
+    Ok((child, CommandOutput { stdout, stderr, complaint: Vec::new(), end }))
+}
+
+/// Runs a program with its arguments and returns its output.
+pub(crate) fn output_of(words: &[String], timeout: Duration) -> Result<String, String> {
+    let (mut child, mut output) = start(words, timeout)?;
+    let (end, program) = (output.end, clean(&words[0]));
+    let mut text = Vec::new();
+    let read = output.by_ref().take(MAX_TEXT).read_to_end(&mut text);
+    let is_late = output.is_late();
+    output.read_complaint();
+    let status = end_command(&mut child, end, is_late || text.len() as u64 >= MAX_TEXT);
+    match (read, status) {
+        (Ok(_), Some(status)) if status.success() => {
+            String::from_utf8(text).map_err(|_| format!("{program}: its output is no text"))
+        }
+        (Ok(_), Some(status)) => {
+            Err(format!("{program} ended with {status}{}", output.complaint()))
+        }
+        (Err(error), _) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(format!("{program}: no answer within {} s", timeout.as_secs_f64()))
+        }
+        (Err(error), _) => Err(format!("{program}: {error}")),
+        (Ok(_), None) => Err(format!("{program} did not end")),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`write`] writes the statistics of the processes of a host as a text, the dump. [`parse`] reads a
 //! dump of any content within limits. [`command`] runs a command for each host and reads its dump.
-//! [`job`] joins the dumps of several hosts for the analysis of `ofi_stats`. [`sockets`] reads the
+//! [`slurm`] finds the nodes of a Slurm job. [`job`] joins the dumps of several hosts for the analysis of `ofi_stats`. [`sockets`] reads the
 //! retransmissions of TCP connections from the kernel of this host. [`trace`] converts traces of
 //! transfers.
 //!
@@ -25,6 +25,7 @@ pub mod command;
 pub mod job;
 pub mod parse;
 mod record;
+pub mod slurm;
 pub mod sockets;
 pub mod trace;
 pub mod write;
