@@ -167,6 +167,7 @@ hangs: local ## docs/hangs.md, from jobs that hang
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/mpi_doctor
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor_hosts
+	DOCTOR_BOOK=docs/hangs.md DOCTOR_HOSTS=8 DOCTOR_ONLY=barrier ctest/programs/mpi_doctor
 
 # the parts of the ABI's module, which cargo fmt does not reach
 ABI := $(filter-out %/mod.rs,$(wildcard src/abi/*.rs))
