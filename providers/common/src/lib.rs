@@ -41,8 +41,8 @@ pub use base::{
     secret, slab, sock, stack, stats, sys, testing, traffic_class, wait, worker,
 };
 use base::{
-    addr_table, closer, fid_registry, io_vecs, library_thread, primitives, process_end, rights,
-    ring_queue, scoped_buf,
+    addr_table, closer, fid_registry, heap_range, io_vecs, library_thread, primitives, process_end,
+    rights, ring_queue, scoped_buf,
 };
 pub use features::coll::paths::coll_paths;
 use features::{coll, mcast, notices, variable};

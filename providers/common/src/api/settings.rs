@@ -6,6 +6,7 @@ use crate::buf::SegmentLimit;
 use crate::deferred;
 use crate::device::DeviceInterfaces;
 use crate::error::{Error, Result};
+use crate::heap_range;
 use crate::info::{EndpointLimits, InfoRef, ProviderOffer, version};
 use crate::lock::{BiasedLock, Level};
 use crate::mr::MrTable;
@@ -128,6 +129,7 @@ impl DomainSettings {
     /// Gives the domain memory of devices (FI_HMEM): regions and buffers may be there.
     #[must_use]
     pub fn with_devices(self, interfaces: DeviceInterfaces) -> Self {
+        heap_range::find();
         let regions = Arc::new(self.regions.like().with_devices(interfaces));
         Self { regions, ..self }
     }

@@ -9,6 +9,7 @@ use crate::addr::RawAddr;
 use crate::device::DeviceLocation;
 use crate::error::{Error, Result};
 use crate::heap;
+use crate::heap_range;
 pub use crate::io_vecs::{CopyMode, GatherList, IOV_LIMIT, IoVecs, RetainedBytes, ScatterList};
 use core::alloc::Layout;
 use core::ffi::c_void;
@@ -651,6 +652,12 @@ impl RecvSegment {
         let len = if buf.is_null() { 0 } else { len };
         Self { segment: iovec { iov_base: buf, iov_len: len }, desc }
     }
+
+    /// Returns true if the buffer is known to be in memory of the host.
+    #[inline(always)]
+    pub(crate) fn is_in_heap(&self) -> bool {
+        heap_range::contains(self.segment.iov_base as usize, self.segment.iov_len)
+    }
 }
 
 impl From<RecvSegment> for RecvBuf {
@@ -783,6 +790,13 @@ macro_rules! borrowed {
             #[inline]
             pub fn is_device(&self) -> bool {
                 self.0.locations().is_some()
+            }
+
+            /// Returns true if the buffer is one segment known to be in memory of the host.
+            #[inline(always)]
+            pub(crate) fn is_in_heap(&self) -> bool {
+                let iovec { iov_base, iov_len } = self.0.first;
+                self.0.all.is_none() && heap_range::contains(iov_base as usize, iov_len)
             }
 
             /// Returns the segments with their locations in memory of devices.

@@ -20,6 +20,8 @@ pub mod device_sharing;
 pub mod dmabuf;
 pub(crate) mod fid_registry;
 mod hang;
+#[allow(unsafe_code)]
+pub(crate) mod heap_range;
 pub mod interfaces;
 #[allow(unsafe_code)]
 pub(crate) mod io_vecs;

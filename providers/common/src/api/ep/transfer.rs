@@ -138,6 +138,31 @@ impl Transfer {
 /// Flags of operations with more steps than the provider's call.
 const SPECIAL: u64 = FI_TRIGGER | TO_GROUPS | WITH_DEVICES;
 
+/// Operation possibly with memory of devices.
+trait Located {
+    /// Returns true if all buffers are known to be in memory of the host.
+    fn is_in_heap(&self) -> bool;
+}
+
+macro_rules! located {
+    ($($op:ty)*) => {$(
+        impl Located for $op {
+            #[inline(always)]
+            fn is_in_heap(&self) -> bool {
+                self.buf.is_in_heap()
+            }
+        }
+    )*};
+}
+
+located!(SendOp RecvOp ReadOp WriteOp);
+
+impl Located for AtomicOp {
+    fn is_in_heap(&self) -> bool {
+        false
+    }
+}
+
 /// Passes transfers to the provider, except ones waiting for a counter, by flags of the call or of
 /// its endpoint, ones possibly for a group, ones possibly with memory of devices, and all while memory
 /// is short or a tracer is attached.
@@ -146,9 +171,13 @@ macro_rules! start {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
-                pub(crate) fn $name(&self, op: $op) -> Result {
+                pub(crate) fn $name(&self, mut op: $op) -> Result {
                     if op.flags & SPECIAL != 0 || CALL_CONDITIONS.has_any() {
-                        return self.start(Transfer::$variant(op));
+                        let is_host = op.flags & SPECIAL == WITH_DEVICES && op.is_in_heap();
+                        if !is_host || CALL_CONDITIONS.has_any() {
+                            return self.start(Transfer::$variant(op));
+                        }
+                        op.flags &= !WITH_DEVICES;
                     }
                     self.shared.hand($sends, |ep| ep.$name(op))
                 }
@@ -166,9 +195,12 @@ start!(
 impl<E: Endpoint> EpFid<E> {
     /// Passes a receive to the provider if no further work is needed ([`Msg::try_post_fast`]).
     #[inline(always)]
-    pub(super) fn try_post_fast<const LEVEL: usize>(&self, op: FastRecv, tagged: bool) -> bool {
+    pub(super) fn try_post_fast<const LEVEL: usize>(&self, mut op: FastRecv, tagged: bool) -> bool {
         if op.flags & SPECIAL != 0 {
-            return false;
+            if op.flags & SPECIAL != WITH_DEVICES || !op.buf.is_in_heap() {
+                return false;
+            }
+            op.flags &= !WITH_DEVICES;
         }
         self.shared.try_post_fast::<LEVEL>(op, tagged)
     }
