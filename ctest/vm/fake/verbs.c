@@ -11,12 +11,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
 enum { PAGE = 4096, MAPPED = 64 };
 
 struct fake fake;
+/* FAKE_DMABUF=1: for programs that do not know of this. */
+__attribute__((constructor)) static void read_settings(void) { fake.has_dmabuf = getenv("FAKE_DMABUF") != NULL; }
 static struct { struct ibv_mr *mr; void *at; size_t len; } mapped[MAPPED];
 static __typeof__(((struct verbs_context *)0)->query_device_ex) real_query;
 
@@ -73,13 +76,13 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
 	return REAL(ibv_reg_mr)(pd, addr, len, access & ~IBV_ACCESS_ON_DEMAND);
 }
 
-/* As the kernel does, but for any file.  It is mapped where the accelerator has it (siw
+/* As the kernel does, but for any file, from where it stands.  It is mapped where the accelerator has it (siw
  * knows a region by the processor's address alone), and then closed to the processor, but
  * on siw, which copies what is small in the caller's name: the device has the pages. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
 {
 	struct stat st;
-	uint64_t before = offset % PAGE;
+	uint64_t before = offset % PAGE, from;
 	size_t whole = (len + before + PAGE - 1) / PAGE * PAGE;
 	char *at;
 	struct ibv_mr *mr;
@@ -90,11 +93,12 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len,
 	}
 	if (fstat(fd, &st))
 		return NULL;
-	if (iova % PAGE != before || offset + len > (uint64_t)st.st_size) {
+	from = offset + (uint64_t)lseek(fd, 0, SEEK_CUR);
+	if (iova % PAGE != before || from + len > (uint64_t)st.st_size) {
 		errno = EINVAL;
 		return NULL;
 	}
-	at = mmap((void *)(uintptr_t)(iova - before), whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)(offset - before));
+	at = mmap((void *)(uintptr_t)(iova - before), whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)(from - before));
 	if (at == MAP_FAILED)
 		return NULL;
 	mr = REAL(ibv_reg_mr)(pd, at + before, len, access);

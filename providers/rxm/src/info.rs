@@ -126,6 +126,9 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         (ep.max_msg_size, ep.msg_prefix_size) = (0, 0);
         (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (0, 0);
     });
+    // Memory of devices is registered by this provider as well.
+    let mr_mode = if wanted & FI_HMEM != 0 { MR_MODE | FI_MR_HMEM } else { MR_MODE };
+    let own_mr_mode = mr_mode & (FI_MR_LOCAL | FI_MR_HMEM);
     core.edit_domain(|domain| {
         domain.threading = fi_threading::FI_THREAD_SAFE.into();
         domain.control_progress = fi_progress::FI_PROGRESS_UNSPEC.into();
@@ -133,11 +136,11 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         domain.av_type = fi_av_type::FI_AV_UNSPEC.into();
         domain.mr_mode = match domain.mr_mode {
             // Peers never name the application's memory, only memory that this provider registers.
-            _ if !remote => MR_MODE,
-            FI_MR_BASIC => MR_MODE,
-            FI_MR_SCALABLE => FI_MR_LOCAL,
-            _ if hints.is_none() => MR_MODE,
-            mode => (mode & MR_MODE) | FI_MR_LOCAL,
+            _ if !remote => mr_mode,
+            FI_MR_BASIC => mr_mode,
+            FI_MR_SCALABLE => own_mr_mode,
+            _ if hints.is_none() => mr_mode,
+            mode => (mode & MR_MODE) | own_mr_mode,
         };
         (domain.mode, domain.caps) = (0, 0);
         (domain.cq_data_size, domain.mr_iov_limit, domain.mr_key_size) = (0, 0, 0);

@@ -13,6 +13,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Memory to register.
 #[derive(Clone, Copy)]
@@ -36,7 +37,12 @@ impl CoreMemory {
     }
 
     /// Returns the memory of a segment of a transfer.
-    fn of_segment((iov, location): (iovec, Option<DeviceLocation>)) -> Self {
+    fn of_segment((mut iov, location): (iovec, Option<DeviceLocation>)) -> Self {
+        /// Address of empty segments: their own may be one that cannot be registered.
+        static EMPTY: AtomicU64 = AtomicU64::new(0);
+        if iov.iov_len == 0 {
+            iov.iov_base = EMPTY.as_ptr().cast();
+        }
         Self { iov, location, file: None }
     }
 }
