@@ -1,6 +1,6 @@
 /*
  * Memory of an accelerator, by calls of its own library as a program makes them.  CT_HMEM names the interface: cuda (the
- * default), rocr, ze, or several, of which the first is used.  Either with a device, or with a stand-in for its library
+ * default), vmm (CUDA with memory of cuMemCreate), rocr, ze, or several, of which the first is used.  Either with a device, or with a stand-in for its library
  * (ctest/hmem).
  */
 #ifndef CT_ACCELERATOR_H
@@ -37,6 +37,53 @@ static inline int acc_cuda_allocate(void **p, size_t n) { return acc_cuda_malloc
 static inline int acc_cuda_release(void *p) { return acc_cuda_free(p); }
 /* cudaMemcpyDefault: by the addresses */
 static inline int acc_cuda_copy(void *dst, const void *src, size_t n) { return acc_cuda_memcpy(dst, src, n, 4); }
+
+/* CUDA, memory with addresses of its own (cuMemCreate), shared by descriptors. */
+struct acc_vmm_prop { int type, handles, location, device; void *none; unsigned char flags[8]; };
+struct acc_vmm_access { int location, device, flags; };
+static int (*acc_vmm_granularity)(size_t *, const struct acc_vmm_prop *, int);
+static int (*acc_vmm_create)(unsigned long long *, size_t, const struct acc_vmm_prop *, unsigned long long);
+static int (*acc_vmm_drop)(unsigned long long);
+static int (*acc_vmm_reserve)(unsigned long long *, size_t, size_t, unsigned long long, unsigned long long);
+static int (*acc_vmm_end)(unsigned long long, size_t);
+static int (*acc_vmm_map)(unsigned long long, size_t, size_t, unsigned long long, unsigned long long);
+static int (*acc_vmm_unmap)(unsigned long long, size_t);
+static int (*acc_vmm_access)(unsigned long long, size_t, const struct acc_vmm_access *, size_t);
+static int (*acc_vmm_range)(unsigned long long *, size_t *, unsigned long long);
+static const struct acc_vmm_prop acc_vmm_prop = { .type = 1, .handles = 1, .location = 1 };
+static inline int acc_vmm_load(void)
+{
+	void *l = dlopen("libcuda.so.1", RTLD_NOW), *p;
+
+	if (!l || acc_cuda_load() || ACC_SYM(l, acc_vmm_granularity, "cuMemGetAllocationGranularity") || ACC_SYM(l, acc_vmm_create, "cuMemCreate") ||
+	    ACC_SYM(l, acc_vmm_drop, "cuMemRelease") || ACC_SYM(l, acc_vmm_reserve, "cuMemAddressReserve") || ACC_SYM(l, acc_vmm_end, "cuMemAddressFree") ||
+	    ACC_SYM(l, acc_vmm_map, "cuMemMap") || ACC_SYM(l, acc_vmm_unmap, "cuMemUnmap") || ACC_SYM(l, acc_vmm_access, "cuMemSetAccess") ||
+	    ACC_SYM(l, acc_vmm_range, "cuMemGetAddressRange_v2"))
+		return -1;
+	/* a current context */
+	return acc_cuda_malloc(&p, 1) || acc_cuda_free(p) ? -1 : 0;
+}
+static inline int acc_vmm_allocate(void **p, size_t n)
+{
+	static const struct acc_vmm_access access = { .location = 1, .flags = 3 };
+	unsigned long long memory, at;
+	size_t unit = 0;
+
+	if (acc_vmm_granularity(&unit, &acc_vmm_prop, 0))
+		return -1;
+	n = (n + unit - 1) / unit * unit;
+	if (acc_vmm_create(&memory, n, &acc_vmm_prop, 0) || acc_vmm_reserve(&at, n, 0, 0, 0) || acc_vmm_map(at, n, 0, memory, 0) || acc_vmm_access(at, n, &access, 1))
+		return -1;
+	*p = (void *)(uintptr_t)at;
+	return acc_vmm_drop(memory);
+}
+static inline int acc_vmm_release(void *p)
+{
+	unsigned long long at = (uintptr_t)p;
+	size_t n = 0;
+
+	return acc_vmm_range(&at, &n, at) || acc_vmm_unmap(at, n) || acc_vmm_end(at, n) ? -1 : 0;
+}
 
 /* ROCm, by the HSA runtime: the first pool of the first GPU. */
 struct acc_hsa { uint64_t handle; };
@@ -121,6 +168,7 @@ static inline int acc_ze_copy(void *dst, const void *src, size_t n) { return n ?
 
 static const struct acc acc_kinds[] = {
 	{ "cuda", "CUDA", "libcuda.so", FI_HMEM_CUDA, acc_cuda_load, acc_cuda_allocate, acc_cuda_release, acc_cuda_copy },
+	{ "vmm", "CUDA", "libcuda.so", FI_HMEM_CUDA, acc_vmm_load, acc_vmm_allocate, acc_vmm_release, acc_cuda_copy },
 	{ "rocr", "ROCR", "libhsa-runtime64.so", FI_HMEM_ROCR, acc_rocr_load, acc_rocr_allocate, acc_rocr_release, acc_rocr_copy },
 	{ "ze", "ZE", "libze_loader.so", FI_HMEM_ZE, acc_ze_load, acc_ze_allocate, acc_ze_release, acc_ze_copy },
 };

@@ -9,7 +9,9 @@
 #include <stdbool.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 static const struct acc *acc;
 
@@ -644,14 +646,13 @@ static void lost_context(int rank)
 			POST(&c, fi_tsend(c.ep, host.at, host.n, NULL, c.peer, 100 + i, CTX(0)));
 			EQ(outcome(&c, c.tx), 0);
 		} else {
-			/* after the loss the address is no device's any more, for the library: an early receive */
-			if (i < 2) {
-				POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, i, 0, CTX(0)));
-				EQ(outcome(&c, c.rx), i ? FI_EIO : 0);
-			} else {
-				POST(&c, fi_trecv(c.ep, host.at, host.n, NULL, c.peer, i, 0, CTX(0)));
-				EQ(outcome(&c, c.rx), 0);
-			}
+			int error;
+
+			/* after the loss the library of the device does not know the address any more */
+			POST(&c, fi_trecv(c.ep, m.at, m.n, NULL, c.peer, i, 0, CTX(0)));
+			error = outcome(&c, c.rx);
+			if (i == 0 ? error : error != FI_EIO && error != FI_EFAULT)
+				FAIL("receive %d has the error %d", i, error);
 			POST(&c, fi_trecv(c.ep, host.at, host.n, NULL, c.peer, 100 + i, 0, CTX(0)));
 			EQ(outcome(&c, c.rx), 0);
 			CHECK(ct_same(host.host, host.n, i));
@@ -732,6 +733,130 @@ static void closed_region(int rank)
 	if (rank == 0)
 		OK(fi_close(&mr->fid));
 	ct_close(&c);
+}
+
+/* Managed memory, whose kind changes between two look-ups: all transfers have the right bytes. */
+static void changing_kind(int rank)
+{
+	int (*managed)(void **, size_t, unsigned);
+	struct ct c;
+	struct mem m, received;
+	struct region r;
+	void *p;
+
+	if (strcmp(kind()->name, "cuda"))
+		SKIP_HERE("managed memory is CUDA's");
+	open_hmem(&c, FI_MSG | FI_RMA);
+	CHECK((managed = (int (*)(void **, size_t, unsigned))dlsym(stand_in(), "cuMemAllocManaged")));
+	/* with a context in this thread */
+	(void)new_mem(1, 1);
+	m = new_mem(300000, 0);
+	EQ(managed(&p, m.n, 1), 0);
+	m.at = p;
+	received = new_mem(m.n, 0);
+	EQ(managed(&p, m.n, 1), 0);
+	received.at = p;
+	r = share(&c, &m, REMOTE);
+	for (int i = 0; i < 12; i++) {
+		size_t n = i % 2 ? m.n : 3000;
+
+		if (rank == 0) {
+			fill(&m, n, i);
+			POST(&c, fi_send(c.ep, m.at, n, NULL, c.peer, CTX(0)));
+			EQ(outcome(&c, c.tx), 0);
+			fill(&m, n, 50 + i);
+			POST(&c, fi_write(c.ep, m.at, n, NULL, c.peer, r.addr, r.key, CTX(1)));
+			EQ(outcome(&c, c.tx), 0);
+			fill(&m, n, 99);
+			POST(&c, fi_read(c.ep, m.at, n, NULL, c.peer, r.addr, r.key, CTX(1)));
+			EQ(outcome(&c, c.tx), 0);
+			CHECK(same(&m, n, 50 + i));
+		} else {
+			POST(&c, fi_recv(c.ep, received.at, n, NULL, c.peer, CTX(0)));
+			EQ(outcome(&c, c.rx), 0);
+			CHECK(same(&received, n, i));
+		}
+		ct_barrier(&c);
+	}
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* No memory is left for bounce buffers: transfers of the device fail or take those there are, and others go on. */
+static void no_bounce_memory(int rank)
+{
+	struct ct c;
+	struct mem m, host;
+	struct rlimit all, now;
+
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, rank == 1);
+	host = new_mem(1000, 0);
+	/* until processes of one host talk through shared memory, which is mapped as well */
+	for (int i = 0; i < 50; i++)
+		host_goes_on(&c, rank, &host);
+	ct_barrier(&c);
+	CHECK(!getrlimit(RLIMIT_AS, &all));
+	now = all;
+	for (int i = 0; i < 12; i++) {
+		size_t n = i % 2 ? m.n : 3000;
+		int error;
+
+		/* for the first messages nothing more can be mapped */
+		now.rlim_cur = i < 8 ? 4096 : all.rlim_cur;
+		if (rank == 1)
+			CHECK(!setrlimit(RLIMIT_AS, &now));
+		if (rank == 0) {
+			fill(&m, n, i);
+			POST(&c, fi_tsend(c.ep, m.at, n, NULL, c.peer, i, CTX(0)));
+		} else {
+			POST(&c, fi_trecv(c.ep, m.at, n, NULL, c.peer, i, 0, CTX(0)));
+		}
+		error = outcome(&c, rank ? c.rx : c.tx);
+		if (rank == 1) {
+			CHECK(!setrlimit(RLIMIT_AS, &all));
+			if (error ? error != FI_ENOMEM || i >= 8 : !same(&m, n, i))
+				FAIL("message %d has the error %d, or wrong bytes", i, error);
+		}
+		ct_barrier(&c);
+		host_goes_on(&c, rank, &host);
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
+/* A thread that has no context of the driver sends and receives memory of the device. */
+static struct { struct ct c; struct mem m; int rank, error; } other;
+static void *in_thread(void *none)
+{
+	(void)none;
+	for (int i = 0; i < 4 && !other.error; i++) {
+		size_t n = i % 2 ? other.m.n : 3000;
+
+		if (other.rank == 0)
+			POST(&other.c, fi_tsend(other.c.ep, other.m.at, n, NULL, other.c.peer, i, CTX(0)));
+		else
+			POST(&other.c, fi_trecv(other.c.ep, other.m.at, n, NULL, other.c.peer, i, 0, CTX(0)));
+		other.error = outcome(&other.c, other.rank ? other.c.rx : other.c.tx);
+	}
+	return NULL;
+}
+static void without_context(int rank)
+{
+	pthread_t thread;
+
+	open_hmem(&other.c, FI_TAGGED);
+	other.m = new_mem(1 << 20, 1);
+	other.rank = rank;
+	if (rank == 0)
+		fill(&other.m, other.m.n, 6);
+	OK(pthread_create(&thread, NULL, in_thread, NULL));
+	OK(pthread_join(thread, NULL));
+	EQ(other.error, 0);
+	if (rank == 1)
+		CHECK(same(&other.m, other.m.n, 6));
+	ct_done(&other.c);
 }
 
 /* fi_mr(3): iface "indicates the software interfaces used by the application to allocate and manage the memory region." */
@@ -1245,6 +1370,7 @@ static long calls(int of)
 {
 	static const struct { const char *name, *calls[5]; } all[] = {
 		{ "cuda", { "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2" } },
+		{ "vmm", { "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemUnmap of another process", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2" } },
 		{ "rocr", { "hsa_amd_ipc_memory_create", "hsa_amd_ipc_memory_attach", "hsa_amd_ipc_memory_detach", "copies between devices", "copies to the host" } },
 		{ "ze", { "zeMemGetIpcHandle", "zeMemOpenIpcHandle", "zeMemCloseIpcHandle", "copies between devices", "copies to the host" } },
 	};
@@ -1583,6 +1709,98 @@ static void shared_peer_gone(int rank)
 		EQ(calls(UNMAP), 1);
 	}
 }
+/* Children of both processes, one of which closes all objects, leave the mappings of their parents and a transfer in
+ * progress as they are: a child has no driver. */
+static void shared_forked(int rank)
+{
+	struct ct c;
+	struct mem m;
+
+	needs_sharing();
+	stub("DELAY_US", "3000");
+	open_hmem(&c, FI_TAGGED);
+	m = new_mem(1 << 20, 1);
+	stream_of(&c, rank, &m, 8, 0);
+	for (int closes = 0; closes < 2; closes++) {
+		pid_t child;
+		int status;
+
+		if (rank == 0) {
+			fill(&m, SHARED, 50 + closes);
+			POST(&c, fi_tsend(c.ep, m.at, SHARED, NULL, c.peer, 50, CTX(0)));
+		} else {
+			POST(&c, fi_trecv(c.ep, m.at, SHARED, NULL, c.peer, 50, 0, CTX(0)));
+		}
+		if ((child = fork()) == 0) {
+			alarm(60);
+			/* nothing of the harness's is the child's */
+			ct_sync = -1;
+			if (!closes)
+				exit(0);
+			ct_close(&c);
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		EQ(status, 0);
+		EQ(outcome(&c, rank ? c.rx : c.tx), 0);
+		if (rank == 1)
+			CHECK(same(&m, SHARED, 50 + closes));
+		ct_barrier(&c);
+		stream_of(&c, rank, &m, 4, 100 + 10 * closes);
+	}
+	if (rank == 1) {
+		EQ(calls(MAP), 1);
+		EQ(calls(UNMAP), 0);
+	}
+	ct_done(&c);
+	if (rank == 1)
+		EQ(calls(UNMAP), 1);
+}
+/* In a child the driver answers no call: transfers of memory of the device fail, and others do not. */
+static void forked(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_HMEM } };
+	struct fi_info *i;
+	struct mem m, host;
+	pid_t child;
+	int status;
+
+	(void)rank;
+	stand_in();
+	load_runtime();
+	if (ask(FI_TAGGED | FI_HMEM, &i))
+		SKIP("not offered");
+	fi_freeinfo(i);
+	m = new_mem(100000, 1);
+	host = new_mem(100000, 0);
+	if ((child = fork()) == 0) {
+		struct ct_name own;
+
+		alarm(60);
+		own = ct_open_rdm(&c, NULL);
+		c.peer = ct_insert(&c, &own);
+		for (int round = 0; round < 2; round++) {
+			int error;
+
+			/* ofi_rxm has the receiver of a long message read it */
+			for (int k = ct_is_rxm(); k < 2; k++) {
+				POST(&c, fi_tsend(c.ep, m.at, k ? 100 : m.n, NULL, c.peer, 5, CTX(0)));
+				error = outcome(&c, c.tx);
+				if (error != FI_EIO && error != FI_EFAULT)
+					FAIL("a send has the error %d", error);
+			}
+			fill(&host, host.n, round);
+			POST(&c, fi_trecv(c.ep, host.at, host.n, NULL, c.peer, 7, 0, CTX(1)));
+			POST(&c, fi_tsend(c.ep, host.at, host.n, NULL, c.peer, 7, CTX(2)));
+			EQ(outcome(&c, c.rx), 0);
+			EQ(outcome(&c, c.tx), 0);
+		}
+		ct_close(&c);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	EQ(status, 0);
+}
 
 static const struct ct_test tests[] = {
 	{ "FI_HMEM is offered only to hints with it, without atomics and collectives", only_on_request, CT_SOLO | CT_REL },
@@ -1621,6 +1839,9 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: a copy that never ends is an error in time", hanging, CT_REL },
 	{ "FI_HMEM: a lost context fails the transfers of the device alone", lost_context, CT_REL },
 	{ "FI_HMEM: memory freed while registered fails its accesses alone", freed, CT_REL },
+	{ "FI_HMEM: managed memory may change its kind", changing_kind, CT_REL },
+	{ "FI_HMEM: transfers without memory for bounce buffers fail alone", no_bounce_memory, CT_REL },
+	{ "FI_HMEM: threads need no context of the driver", without_context, CT_REL },
 	{ "FI_HMEM: a region of a device closes while a peer reads it", closed_region, CT_REL },
 	{ "FI_HMEM: fi_mr_regattr refuses another interface's memory", wrong_iface, CT_REL },
 	{ "FI_HMEM: the memory of a file is a region without an address of the processor", dmabuf, CT_REL },
@@ -1642,6 +1863,8 @@ static const struct ct_test tests[] = {
 	{ "FI_HMEM: a failed copy of mapped memory fails an unexpected message alone", failing_unexpected, CT_REL },
 	{ "FI_HMEM: a copy of mapped memory that never ends is an error in time", hanging_shared, CT_REL },
 	{ "FI_HMEM: a peer ends while its memory is copied", shared_peer_gone, CT_REL },
+	{ "FI_HMEM: forked children leave mapped memory to their parents", shared_forked, CT_REL },
+	{ "FI_HMEM: a forked child's transfers of a device are errors", forked, CT_SOLO | CT_RDM | CT_REL },
 	{ "FI_HMEM: an unknown peer ends while its message is copied", unknown_peer_gone, CT_RDM | CT_REL },
 	{ "FI_HMEM: atomic operations with memory of a device are refused", no_atomics, CT_REL },
 	{ "FI_HMEM: a peer's atomic operation on memory of a device is refused", atomic_of_peer, CT_REL },

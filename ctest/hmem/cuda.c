@@ -43,8 +43,8 @@ struct CUevent_st {
 	int failed;
 };
 
-/* The stand-in, and no driver. */
-const char cuda_is_stub = 1;
+/* The stand-in, and no driver; also for memory of cuMemCreate (conformance/accelerator.h). */
+const char cuda_is_stub = 1, vmm_is_stub = 1;
 
 static struct CUctx_st contexts[MAX_DEVICES];
 static struct CUstream_st null_stream;
@@ -247,13 +247,13 @@ static CUresult attribute_of(void *to, CUpointer_attribute attribute, CUdevicept
 		*(CUcontext *)to = r && !r->host ? &contexts[r->device] : NULL;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		*(unsigned *)to = !r ? 0 : r->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+		*(unsigned *)to = !r ? 0 : r->host || (r->managed && r->managed++ % 2) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*(unsigned long long *)to = r ? r->id : 0;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		*(unsigned *)to = 0;
+		*(unsigned *)to = r && r->managed;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		*(int *)to = !r || r->host == REGISTERED_HOST ? -2 : r->device;
@@ -303,10 +303,22 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *len, CUdeviceptr p)
 		*len = r->len;
 	return leave(CUDA_SUCCESS);
 }
+/* The file for a network device stands at the first byte (ctest/vm/fake/verbs.c). */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t len, int type, unsigned long long flags)
 {
-	(void)handle, (void)p, (void)len, (void)type, (void)flags;
-	return CUDA_ERROR_NOT_SUPPORTED;
+	struct range *r;
+	size_t last;
+
+	ENTER();
+	NEED(setting("DMABUF"), CUDA_ERROR_NOT_SUPPORTED);
+	/* whole pages, of which the last one may be part of the allocation */
+	NEED(type == 1 && !flags && p % PAGE == 0 && len && len % PAGE == 0, CUDA_ERROR_INVALID_VALUE);
+	r = range_at(p, 1);
+	NEED(r && !r->host && r->at >= 0, CUDA_ERROR_INVALID_VALUE);
+	last = (r->len + PAGE - 1) / PAGE * PAGE - (p - r->base);
+	NEED(len <= last, CUDA_ERROR_INVALID_VALUE);
+	NEED((*(int *)handle = file_at(r->at + (off_t)(p - r->base))) >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+	return leave(CUDA_SUCCESS);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t len)
@@ -318,6 +330,26 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t len)
 	NEED(len, CUDA_ERROR_INVALID_VALUE);
 	r = new_memory(len, current->device);
 	NEED(r, CUDA_ERROR_OUT_OF_MEMORY);
+	*p = r->base;
+	return leave(CUDA_SUCCESS);
+}
+/* Memory that is the host's and the device's in turn: each question about its kind has another answer. */
+CUresult cuMemAllocManaged(CUdeviceptr *p, size_t len, unsigned flags)
+{
+	size_t whole = (len + PAGE - 1) / PAGE * PAGE;
+	struct range *r;
+	void *base;
+
+	ENTER();
+	(void)flags;
+	NEED(current, CUDA_ERROR_INVALID_CONTEXT);
+	NEED(len, CUDA_ERROR_INVALID_VALUE);
+	base = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(base != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
+	r = note(base, len, OF_DEVICE, current->device);
+	r->bytes = base;
+	r->mapped = whole;
+	r->managed = 1;
 	*p = r->base;
 	return leave(CUDA_SUCCESS);
 }
@@ -367,6 +399,198 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr p)
 		for (struct op *op = streams[i]->first; op; op = op->next)
 			keeps_open(range_at(p, 1), op->src, op->due);
 	NEED(close_handle(p), CUDA_ERROR_INVALID_VALUE);
+	return leave(CUDA_SUCCESS);
+}
+
+/*
+ * Memory with addresses of its own.  Its bytes follow a page of the file that tells of them, at which an exported
+ * descriptor stands.
+ */
+#define GRANULARITY (2UL << 20)
+#define PHYSICAL_MAGIC 0x1bc0ffee5a5a4321ULL
+struct physical {
+	uint64_t magic, size;
+	int device, shares;	/* shares: the kinds of handles that it was made for */
+	off_t at;
+	int fd;			/* of another process's file, -1: of this one's */
+	int handles, mappings;
+};
+static struct reservation {
+	struct reservation *next;
+	uintptr_t base;
+	size_t len;
+} *reservations;
+
+static struct physical *physical_of(CUmemGenericAllocationHandle handle) { return (struct physical *)(uintptr_t)handle; }
+static void drop_physical(struct physical *m, int *references)
+{
+	--*references;
+	if (!m->handles && m->fd >= 0) {
+		close(m->fd);
+		m->fd = -1;
+	}
+	if (!m->handles && !m->mappings)
+		free(m);
+}
+CUresult cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *prop, int option)
+{
+	(void)prop, (void)option;
+	*n = GRANULARITY;
+	return CUDA_SUCCESS;
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	struct physical *m, head = { .magic = PHYSICAL_MAGIC, .size = size, .fd = -1 };
+
+	ENTER();
+	NEED(!flags && size && size % GRANULARITY == 0 && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
+	     CUDA_ERROR_INVALID_VALUE);
+	NEED(prop->location.id >= 0 && prop->location.id < devices, CUDA_ERROR_INVALID_DEVICE);
+	head.device = prop->location.id;
+	head.shares = prop->requestedHandleTypes;
+	head.at = extend(PAGE + size);
+	NEED(head.at >= 0 && pwrite(arena, &head, sizeof head, head.at) == sizeof head, CUDA_ERROR_OUT_OF_MEMORY);
+	NEED((m = malloc(sizeof *m)), CUDA_ERROR_OUT_OF_MEMORY);
+	*m = head;
+	m->handles = 1;
+	*handle = (uintptr_t)m;
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	ENTER();
+	NEED(physical_of(handle)->handles > 0, CUDA_ERROR_INVALID_VALUE);
+	drop_physical(physical_of(handle), &physical_of(handle)->handles);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemAddressReserve(CUdeviceptr *p, size_t size, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
+{
+	struct reservation *new;
+	void *base = NULL;
+
+	ENTER();
+	(void)alignment, (void)wanted;
+	NEED(!flags && size && size % GRANULARITY == 0, CUDA_ERROR_INVALID_VALUE);
+	if (freed_base && freed_len == size) {
+		base = (void *)freed_base;
+		freed_base = 0;
+	}
+	if (!base)
+		base = trap(size);
+	NEED(base && (new = malloc(sizeof *new)), CUDA_ERROR_OUT_OF_MEMORY);
+	*new = (struct reservation){ reservations, (uintptr_t)base, size };
+	reservations = new;
+	*p = (uintptr_t)base;
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemAddressFree(CUdeviceptr p, size_t size)
+{
+	struct reservation **at, *r;
+
+	ENTER();
+	for (at = &reservations; (r = *at) && r->base != p;)
+		at = &r->next;
+	NEED(r && r->len == size && !range_near(p, size), CUDA_ERROR_INVALID_VALUE);
+	if (setting("REUSE")) {
+		freed_base = p;
+		freed_len = size;
+	}
+	*at = r->next;
+	free(r);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	struct physical *m = physical_of(handle);
+	struct reservation *at;
+	struct range *r;
+
+	ENTER();
+	for (at = reservations; at && (p < at->base || p - at->base > at->len || size > at->len - (p - at->base));)
+		at = at->next;
+	NEED(at && !flags && !offset && size && size % GRANULARITY == 0 && m->magic == PHYSICAL_MAGIC && size <= m->size && !range_near(p, size), CUDA_ERROR_INVALID_VALUE);
+	r = memory_of(m->fd < 0 ? arena : m->fd, m->at + (off_t)PAGE, size, (void *)(uintptr_t)p, m->device);
+	NEED(r, CUDA_ERROR_OUT_OF_MEMORY);
+	r->closed = 1;
+	r->physical = m;
+	r->opened = m->fd >= 0;
+	m->mappings++;
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc *access, size_t n)
+{
+	struct range *r;
+
+	ENTER();
+	r = range_at(p, size);
+	NEED(r && r->physical && r->base == p && r->len == size, CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < n; i++) {
+		NEED(access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUDA_ERROR_INVALID_VALUE);
+		NEED(access[i].location.id >= 0 && access[i].location.id < devices, CUDA_ERROR_INVALID_DEVICE);
+		if (access[i].location.id == r->device)
+			r->closed = 0;
+	}
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemUnmap(CUdeviceptr p, size_t size)
+{
+	struct physical *m;
+	struct range *r;
+
+	ENTER();
+	r = range_at(p, size);
+	NEED(r && r->physical && r->base == p && r->len == size, CUDA_ERROR_INVALID_VALUE);
+	m = r->physical;
+	forget(p, OF_DEVICE);
+	/* copies in progress keep the bytes of own memory */
+	if (r->opened) {
+		count("cuMemUnmap of another process");
+		for (int i = 0; i < 256 && streams[i]; i++)
+			for (struct op *op = streams[i]->first; op; op = op->next)
+				keeps_open(r, op->src, op->due);
+		munmap(r->bytes, r->mapped);
+	}
+	free(r);
+	drop_physical(m, &m->mappings);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *p)
+{
+	struct range *r;
+
+	ENTER();
+	r = range_at((uintptr_t)p, 1);
+	NEED(r && r->physical && !r->opened, CUDA_ERROR_INVALID_VALUE);
+	((struct physical *)r->physical)->handles++;
+	*handle = (uintptr_t)r->physical;
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+	struct physical *m = physical_of(handle);
+	const char *no = setting("NO_IPC");
+
+	ENTER();
+	NEED(!(no && strcmp(no, "open")) && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && m->shares & type && !flags && m->fd < 0, CUDA_ERROR_INVALID_VALUE);
+	NEED((*(int *)to = file_at(m->at)) >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+	return leave(CUDA_SUCCESS);
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
+{
+	int fd = (int)(intptr_t)from;
+	struct physical *m, head;
+	const char *no = setting("NO_IPC");
+	off_t at;
+
+	ENTER();
+	NEED(!(no && !strcmp(no, "open")) && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
+	at = lseek(fd, 0, SEEK_CUR);
+	NEED(at >= 0 && pread(fd, &head, sizeof head, at) == sizeof head && head.magic == PHYSICAL_MAGIC && head.at == at, CUDA_ERROR_INVALID_VALUE);
+	NEED(head.device >= 0 && head.device < devices && (m = malloc(sizeof *m)), CUDA_ERROR_INVALID_VALUE);
+	*m = head;
+	m->handles = 1;
+	m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	*handle = (uintptr_t)m;
 	return leave(CUDA_SUCCESS);
 }
 

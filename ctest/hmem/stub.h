@@ -15,6 +15,7 @@
  *   NAME_STUB_LOSE=N      from the Nth copy on every call fails: the device is lost
  *   NAME_STUB_REUSE=1     the next allocation of a size has the addresses of the last freed one
  *   NAME_STUB_NO_IPC=1    no memory has a handle for other processes; =open: none can be opened
+ *   NAME_STUB_DMABUF=1    memory has a file for network devices (of CUDA; ctest/vm/fake/verbs.c)
  *   NAME_STUB_COUNT=FILE  appends a line with the numbers of calls when the process ends
  *
  * The copies of the program itself, which are synchronous, are not counted for N.
@@ -52,6 +53,9 @@ struct range {
 	int opened;		/* memory of another process: how often it was opened */
 	int owner;		/* of it */
 	unsigned long long id;
+	int closed;		/* copies do not reach it */
+	void *physical;		/* of memory with addresses of its own */
+	int managed;		/* the processor reaches it as well; so often was its kind asked for */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -165,7 +169,7 @@ static void *reach(const void *p, size_t len, int device)
 	struct range *near = range_near((uintptr_t)p, len), *r = range_at((uintptr_t)p, len);
 
 	if (device)
-		return r && r->host == OF_DEVICE ? r->bytes + ((uintptr_t)p - r->base) : NULL;
+		return r && r->host == OF_DEVICE && !r->closed ? r->bytes + ((uintptr_t)p - r->base) : NULL;
 	return near && near->host == OF_DEVICE ? NULL : (void *)p;
 }
 /* The same by the kind of the address. */
@@ -181,7 +185,7 @@ static struct range *note(void *base, size_t len, int host, int device)
 
 	if (!r)
 		abort();
-	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, -1, 0, 0, ++ids };
+	*r = (struct range){ ranges, (uintptr_t)base, len, 0, NULL, host, device, -1, 0, 0, ++ids, 0, NULL, 0 };
 	return ranges = r;
 }
 static struct range *forget(uintptr_t base, int host)
@@ -265,6 +269,20 @@ static off_t extend(size_t whole)
 	arena_end += whole;
 	return arena_end - whole;
 }
+/* A descriptor of the file of its own, which stands at this place. */
+static inline int file_at(off_t at)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", arena);
+	fd = open(path, O_RDWR);
+	if (fd >= 0 && lseek(fd, at, SEEK_SET) != at) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
 /* Memory of a device with its bytes at this place of a file, or in no file. */
 static struct range *memory_of(int fd, off_t at, size_t len, void *base, int device)
 {
@@ -333,7 +351,7 @@ static inline int handle_of(uintptr_t base, struct stub_handle *h)
 	const char *no = setting("NO_IPC");
 	struct range *r = range_at(base, 1);
 
-	if ((no && strcmp(no, "open")) || !r || r->host != OF_DEVICE || r->opened || r->at < 0)
+	if ((no && strcmp(no, "open")) || !r || r->host != OF_DEVICE || r->opened || r->physical || r->at < 0)
 		return 0;
 	memset(h, 0, sizeof *h);
 	*h = (struct stub_handle){ HANDLE_MAGIC, r->len, r->at, r->id, getpid(), arena, r->device, { 0 } };

@@ -39,6 +39,12 @@ pub trait DeviceInterface: Send + Sync + Debug {
     /// Returns the device with this address in its memory; none for any other address.
     fn device_of(&self, addr: usize) -> Option<u32>;
 
+    /// Returns true if [`device_of`](Self::device_of) has had an error in place of an answer: of a
+    /// lost device, or in a forked process.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Starts a copy of `len` bytes between the memory of a device at `addr` and the host's.
     ///
     /// # Safety
@@ -147,11 +153,29 @@ impl Eq for DeviceLocation {}
 /// Interfaces to the devices of this process, in the order of their use.
 pub type DeviceInterfaces = &'static [&'static dyn DeviceInterface];
 
-/// Returns the device with an address in its memory; none for ordinary memory.
+/// Returns the device with an address in its memory; none for ordinary memory. Memory unreadable by
+/// the processor is on a lost device, if there is one: its copies fail.
 pub fn location_of(interfaces: DeviceInterfaces, addr: usize) -> Option<DeviceLocation> {
-    interfaces.iter().find_map(|&interface| {
+    let known = interfaces.iter().find_map(|&interface| {
         interface.device_of(addr).map(|device| DeviceLocation { interface, device })
-    })
+    });
+    if known.is_some() {
+        return known;
+    }
+    let lost = *interfaces.iter().find(|interface| interface.is_lost())?;
+    (!is_readable(addr)).then_some(DeviceLocation { interface: lost, device: 0 })
+}
+
+/// Returns false if a read of the byte at this address would end the process.
+#[cold]
+fn is_readable(addr: usize) -> bool {
+    let mut byte = 0u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: 1 };
+    // SAFETY: the kernel writes one byte to `to`, and checks the other address.
+    let read =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    read == 1 || Error::last_os() != Error::FAULT
 }
 
 /// Smallest size of a bounce buffer in bytes.

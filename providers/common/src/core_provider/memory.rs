@@ -38,7 +38,7 @@ impl CoreMemory {
 
     /// Returns the memory of a segment of a transfer.
     fn of_segment((mut iov, location): (iovec, Option<DeviceLocation>)) -> Self {
-        /// Address of empty segments: their own may be one that cannot be registered.
+        /// Address of empty segments, in place of their own, possibly not registrable.
         static EMPTY: AtomicU64 = AtomicU64::new(0);
         if iov.iov_len == 0 {
             iov.iov_base = EMPTY.as_ptr().cast();

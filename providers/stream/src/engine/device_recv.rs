@@ -86,20 +86,25 @@ impl DeviceRecv {
         self.copying.retain_mut(|bounce| !bounce.has_ended(error));
     }
 
-    /// Returns space for up to `wanted` bytes; none while copies have to end first. Fails with
-    /// -FI_ENOMEM.
-    pub(super) fn space(&mut self, wanted: usize) -> Result<&mut [u8]> {
+    /// Returns space for up to `wanted` bytes, of no byte while copies have to end first. Returns
+    /// none without memory: the message has failed, and its bytes are to be dropped.
+    pub(super) fn space(&mut self, wanted: usize) -> Option<&mut [u8]> {
         self.collect();
         let is_used_up =
             |(bounce, used): &mut (BounceBuf, usize)| bounce.size() - *used < wanted.min(MIN_SPACE);
         self.copying.extend(self.filling.take_if(is_used_up).map(|(bounce, _)| bounce));
         if self.filling.is_none() && self.copying.len() < MAX_AHEAD {
-            let taken = take_buf(&self.pool, wanted, !self.copying.is_empty())?;
-            self.filling = taken.map(|bounce| (bounce, 0));
+            match take_buf(&self.pool, wanted, !self.copying.is_empty()) {
+                Ok(taken) => self.filling = taken.map(|bounce| (bounce, 0)),
+                Err(error) => {
+                    self.fail(error);
+                    return None;
+                }
+            }
         }
-        let Some((bounce, used)) = &mut self.filling else { return Ok(&mut []) };
+        let Some((bounce, used)) = &mut self.filling else { return Some(&mut []) };
         let end = (*used + wanted).min(bounce.size());
-        Ok(&mut bounce.bytes_mut()[*used..end])
+        Some(&mut bounce.bytes_mut()[*used..end])
     }
 
     /// Starts the copy of `len` bytes received in the space: those of the message from byte `at`
@@ -113,11 +118,11 @@ impl DeviceRecv {
     }
 
     /// Takes bytes of the message from byte `at` on. Returns their number, 0 while copies have to
-    /// end first. Fails with -FI_ENOMEM.
-    pub(super) fn feed(&mut self, at: usize, bytes: &[u8]) -> Result<usize> {
+    /// end first. Without memory the message fails, and its bytes are dropped.
+    pub(super) fn feed(&mut self, at: usize, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {
-            let dst = self.space(bytes.len() - done)?;
+            let Some(dst) = self.space(bytes.len() - done) else { return bytes.len() };
             let len = dst.len();
             if len == 0 {
                 break;
@@ -126,18 +131,16 @@ impl DeviceRecv {
             self.received(at + done, len);
             done += len;
         }
-        Ok(done)
+        done
     }
 
-    /// Takes all of the first bytes of the message, and waits for copies if there is no space. An
-    /// error fails the message.
+    /// Takes all of the first bytes of the message, and waits for copies if there is no space.
     pub(super) fn feed_all(&mut self, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
             match self.feed(done, &bytes[done..]) {
-                Ok(0) => std::thread::yield_now(),
-                Ok(len) => done += len,
-                Err(error) => return self.fail(error),
+                0 => std::thread::yield_now(),
+                len => done += len,
             }
         }
     }

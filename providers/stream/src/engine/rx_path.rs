@@ -290,16 +290,16 @@ impl<N: ShmTransport> RxPath<N> {
             }
             MessageTarget::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
             MessageTarget::Device(recv) => match recv.space(left) {
-                Ok([]) => {
+                Some([]) => {
                     self.tx.io.await_copies(id);
                     return (Err(Error::AGAIN), 1);
                 }
-                Ok(dst) => {
+                Some(dst) => {
                     let placed = dst.len();
                     list.push_buf(dst);
                     placed
                 }
-                Err(error) => return (Err(error), 1),
+                None => 0,
             },
             MessageTarget::Discard => 0,
         };

@@ -2,6 +2,9 @@
 //!
 //! Copies run on streams of their own, in the primary context of their device. A thread of the
 //! library has no current context, so calls push it, and pop it again.
+mod vmm;
+
+use self::vmm::Vmm;
 use super::library::{DeviceLibrary, Loaded, calls, cannot_share};
 use crate::abi::fi_hmem_iface;
 use crate::device::{CopyDirection, CopyTicket, DeviceInterface};
@@ -10,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// CUresult.
@@ -19,10 +23,11 @@ const INVALID_VALUE: CuResult = 1;
 const OUT_OF_MEMORY: CuResult = 2;
 const NOT_READY: CuResult = 600;
 
-/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_BUFFER_ID and
-/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+/// CU_POINTER_ATTRIBUTE_IS_MANAGED and CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
 const MEMORY_TYPE: c_int = 2;
 const BUFFER_ID: c_int = 7;
+const IS_MANAGED: c_int = 8;
 const DEVICE_ORDINAL: c_int = 9;
 /// CU_MEMORYTYPE_DEVICE
 const TYPE_DEVICE: c_uint = 2;
@@ -91,8 +96,10 @@ struct Cuda {
     calls: Calls,
     /// None for a driver without them.
     sharing: Option<SharingCalls>,
+    vmm: Option<Vmm>,
     provider: &'static Provider,
     devices: Vec<Mutex<Option<CudaDevice>>>,
+    is_lost: AtomicBool,
 }
 
 /// Device in use: its primary context, and streams for the copies in each direction.
@@ -120,6 +127,7 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
     let library = DeviceLibrary::load("libcuda.so.1")?;
     let calls = Calls::load(&library)?;
     let sharing = SharingCalls::load(&library).ok();
+    let vmm = Vmm::load(&library).ok();
     library.keep();
     let mut count = 0;
     // SAFETY: the driver is initialized first; it writes to the number.
@@ -133,7 +141,8 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
         return Err(format!("{count} devices, {}", calls.name_of(result)));
     }
     let devices = (0..count).map(|_| Mutex::new(None)).collect();
-    Ok(Box::leak(Box::new(Cuda { calls, sharing, provider, devices })))
+    let is_lost = AtomicBool::new(false);
+    Ok(Box::leak(Box::new(Cuda { calls, sharing, vmm, provider, devices, is_lost })))
 }
 
 impl Calls {
@@ -263,17 +272,20 @@ impl Cuda {
         Err(cannot_share(self.provider, call, &self.calls.name_of(result)))
     }
 
+    /// Returns the driver's number of a device.
+    fn number_of(&self, device: u32) -> Result<c_int> {
+        let mut number = 0;
+        // SAFETY: the driver writes to the number.
+        let found = unsafe { (self.calls.device)(&raw mut number, device as c_int) };
+        self.check_sharing("cuDeviceGet", found).map(|()| number)
+    }
+
     /// Returns the UUID of a device.
     fn uuid(&self, device: u32) -> Result<[u8; 16]> {
-        let (mut number, mut uuid) = (0, [0; 16]);
-        // SAFETY: the driver writes to the number and to the UUID.
-        let result = unsafe {
-            match (self.calls.device)(&raw mut number, device as c_int) {
-                0 => (self.sharing()?.uuid)(&raw mut uuid, number),
-                error => error,
-            }
-        };
-        self.check_sharing("cuDeviceGetUuid", result).map(|()| uuid)
+        let (number, mut uuid) = (self.number_of(device)?, [0; 16]);
+        // SAFETY: the driver writes to the UUID.
+        let found = unsafe { (self.sharing()?.uuid)(&raw mut uuid, number) };
+        self.check_sharing("cuDeviceGetUuid", found).map(|()| uuid)
     }
 
     /// Returns the first address and the length of the allocation with this address.
@@ -295,16 +307,25 @@ impl DeviceInterface for Cuda {
     }
 
     fn device_of(&self, addr: usize) -> Option<u32> {
-        let (mut memory_type, mut ordinal) = (0 as c_uint, -1 as c_int);
-        let names = [MEMORY_TYPE, DEVICE_ORDINAL];
-        let values: [*mut c_void; 2] = [(&raw mut memory_type).cast(), (&raw mut ordinal).cast()];
-        // SAFETY: the driver writes to the two numbers. For memory of the host, known to it or not,
-        // it answers with success and another type, or with an error.
+        let (mut memory_type, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
+        let names = [MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL];
+        let values: [*mut c_void; 3] =
+            [(&raw mut memory_type).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
+        // SAFETY: the driver writes to the three numbers. For memory of the host, known to it or
+        // not, it answers with success and another type, or with an error.
         let result = unsafe {
-            (self.calls.attributes)(2, names.as_ptr(), values.as_ptr(), addr as DevicePtr)
+            (self.calls.attributes)(3, names.as_ptr(), values.as_ptr(), addr as DevicePtr)
         };
-        let is_device = result == 0 && memory_type == TYPE_DEVICE;
+        if result != 0 && result != INVALID_VALUE {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        // The type of managed memory changes with its place; its copies work at any.
+        let is_device = result == 0 && (memory_type == TYPE_DEVICE || managed != 0);
         is_device.then(|| u32::try_from(ordinal).ok()).flatten()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     unsafe fn start_copy(
@@ -373,26 +394,49 @@ impl DeviceInterface for Cuda {
 
     fn export_handle(&self, device: u32, allocation: &DeviceAllocation) -> Result<DeviceHandle> {
         let sharing = self.sharing()?;
+        let uuid = self.uuid(device)?;
         let mut handle = IpcHandle([0; HANDLE_LEN]);
-        self.with(device, |_| {
+        let exported = self.with(device, |_| {
             // SAFETY: the driver writes to the handle.
             let exported =
                 unsafe { (sharing.export)(&raw mut handle, allocation.base as DevicePtr) };
             self.check_sharing("cuIpcGetMemHandle", exported)
-        })?;
-        Ok(DeviceHandle { device: self.uuid(device)?, bytes: handle.0, file: None })
+        });
+        if exported.is_ok() {
+            return Ok(DeviceHandle { device: uuid, bytes: handle.0, file: None });
+        }
+        let vmm = self.vmm.as_ref().ok_or(Error::OPNOTSUPP)?;
+        let check = |call: &str, result| self.check_sharing(call, result);
+        let file = self.with(device, |_| vmm.export(allocation.base, &check))?;
+        Ok(DeviceHandle { device: uuid, bytes: [0; HANDLE_LEN], file: Some(file) })
+    }
+
+    fn release_handle(&self, _device: u32, handle: &DeviceHandle) {
+        if let Some(file) = handle.file {
+            // SAFETY: the descriptor is one of `export_handle`, released once.
+            unsafe { libc::close(file) };
+        }
     }
 
     fn map_handle(
         &self,
         handle: &DeviceHandle,
-        _file: Option<BorrowedFd<'_>>,
-        _len: usize,
+        file: Option<BorrowedFd<'_>>,
+        len: usize,
     ) -> Result<(u32, DeviceAllocation)> {
         let sharing = self.sharing()?;
         // Another process may see other devices, in another order.
         let is_it = |device: &u32| self.uuid(*device) == Ok(handle.device);
         let device = (0..self.devices.len() as u32).find(is_it).ok_or(Error::OPNOTSUPP)?;
+        if let Some(file) = file {
+            let vmm = self.vmm.as_ref().ok_or(Error::OPNOTSUPP)?;
+            let others = (0..self.devices.len() as u32).filter(|other| *other != device);
+            let numbers = std::iter::once(device).chain(others).map(|one| self.number_of(one));
+            let numbers = numbers.collect::<Result<Vec<_>>>()?;
+            let check = |call: &str, result| self.check_sharing(call, result);
+            let base = self.with(device, |_| vmm.map(&numbers, file, len, &check))?;
+            return Ok((device, DeviceAllocation { base, len, id: 0 }));
+        }
         let mut at = 0;
         self.with(device, |_| {
             // SAFETY: the driver checks the handle, and writes to the address.
@@ -410,6 +454,13 @@ impl DeviceInterface for Cuda {
     }
 
     fn unmap(&self, device: u32, base: usize) {
+        if let Some(vmm) = self.vmm.as_ref().filter(|vmm| vmm.has(base)) {
+            let _ = self.with(device, |_| {
+                vmm.unmap(base);
+                Ok(())
+            });
+            return;
+        }
         if let Ok(sharing) = self.sharing() {
             // SAFETY: the address is one of `map_handle`; its copies have ended.
             let _ = self.with(device, |_| Ok(unsafe { (sharing.close)(base as DevicePtr) }));

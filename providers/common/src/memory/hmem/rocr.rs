@@ -14,6 +14,7 @@ use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// hsa_status_t; other values than 0 and 1 are errors.
@@ -137,6 +138,7 @@ struct Rocr {
     host: Agent,
     devices: Vec<Agent>,
     state: Mutex<RocrState>,
+    is_lost: AtomicBool,
 }
 
 #[derive(Default)]
@@ -185,8 +187,8 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
         unsafe { (calls.shut_down)() };
         return Err(format!("0 devices, {}", calls.name_of(listed)));
     };
-    let state = Mutex::default();
-    Ok(Box::leak(Box::new(Rocr { calls, sharing, provider, host, devices, state })))
+    let (state, is_lost) = (Mutex::default(), AtomicBool::new(false));
+    Ok(Box::leak(Box::new(Rocr { calls, sharing, provider, host, devices, state, is_lost })))
 }
 
 impl Calls {
@@ -257,6 +259,9 @@ impl Rocr {
                 core::ptr::null_mut(),
             )
         };
+        if found != 0 && found != INVALID_ARGUMENT {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
         (found == 0 && POINTERS_OF_AGENTS.contains(&info.kind)).then_some(info)
     }
 
@@ -420,6 +425,10 @@ impl DeviceInterface for Rocr {
 
     fn device_of(&self, addr: usize) -> Option<u32> {
         self.find(addr).map(|(device, _)| device)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     unsafe fn start_copy(

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::provider::Provider;
 use core::ffi::{c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// ze_result_t
@@ -146,6 +147,7 @@ struct Ze {
     release: Option<ReleaseCalls>,
     provider: &'static Provider,
     devices: Vec<ZeDevice>,
+    is_lost: AtomicBool,
 }
 
 struct ZeDevice {
@@ -239,7 +241,8 @@ pub(super) fn load(provider: &'static Provider) -> Loaded<&'static dyn DeviceInt
         return Err("0 devices".to_owned());
     }
     let (sharing, release) = (sharing.ok(), release.ok());
-    Ok(Box::leak(Box::new(Ze { calls, sharing, release, provider, devices })))
+    let is_lost = AtomicBool::new(false);
+    Ok(Box::leak(Box::new(Ze { calls, sharing, release, provider, devices, is_lost })))
 }
 
 impl Calls {
@@ -309,6 +312,9 @@ impl Ze {
                 let at = addr as *const c_void;
                 (self.calls.alloc_properties)(context, at, &raw mut found, &raw mut owner)
             };
+            if result != 0 && result != INVALID_ARGUMENT {
+                self.is_lost.store(true, Ordering::Relaxed);
+            }
             if result == 0 && found.fields.kind == TYPE_DEVICE {
                 // The owner may be a part of a device.
                 let owner = self.devices.iter().position(|device| device.handle == owner);
@@ -416,6 +422,10 @@ impl DeviceInterface for Ze {
 
     fn device_of(&self, addr: usize) -> Option<u32> {
         self.find(addr).and_then(|device| u32::try_from(device).ok())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     unsafe fn start_copy(
