@@ -1,5 +1,5 @@
-# Recipe of Spack for the archive of 'make dist'. 'make recipes' writes a repository with it to out/recipes/spack, with the
-# checksum of the archive. See docs/packaging.md.
+# Recipe of Spack for the archive of 'make dist'. 'make recipes' writes a repository with it to
+# out/recipes/spack, with the checksum of the archive. See docs/packaging.md.
 import os
 
 from spack_repo.builtin.build_systems.makefile import MakefilePackage
@@ -21,7 +21,9 @@ class Ofi(MakefilePackage):
 
     version("1.0.0", sha256="0000000000000000000000000000000000000000000000000000000000000000")
 
-    variant("verbs", default=False, description="Install the libraries of the provider verbs with it")
+    variant(
+        "verbs", default=False, description="Install the libraries of the provider verbs with it"
+    )
     variant("debug", default=False, description="Keep the symbols of libraries and tools")
 
     depends_on("c", type="build")
