@@ -42,7 +42,7 @@ pub use base::{
 };
 use base::{
     addr_table, closer, fid_registry, heap_range, io_vecs, library_thread, primitives, process_end,
-    rights, ring_queue, scoped_buf,
+    rights, ring_queue, scoped_buf, slot_context,
 };
 pub use features::coll::paths::coll_paths;
 use features::{coll, mcast, notices, variable};

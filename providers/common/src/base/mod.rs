@@ -49,6 +49,7 @@ pub(crate) mod scoped_buf;
 #[allow(unsafe_code)]
 pub mod secret;
 pub mod slab;
+pub(crate) mod slot_context;
 #[allow(unsafe_code)]
 pub mod sock;
 #[allow(unsafe_code)]

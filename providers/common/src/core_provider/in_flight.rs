@@ -1,6 +1,7 @@
 //! Transfers in flight of a completion queue.
 use super::memory::CoreBuf;
 use crate::slab::{NONE, Slab};
+use crate::slot_context::{self, MAX_SERIAL, MAX_SLOTS};
 
 /// A transfer under way.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl InFlightOps {
         owner: u32,
         kind: CoreOpKind,
     ) -> core::result::Result<usize, Option<CoreBuf>> {
-        let fits = self.slab.len() < self.capacity
+        let fits = self.slab.len() < self.capacity.min(MAX_SLOTS)
             && match kind {
                 CoreOpKind::Transfer => true,
                 CoreOpKind::FirstRecv => self.receives < self.capacity / 2,
@@ -113,7 +114,7 @@ impl InFlightOps {
         }
         self.receives += usize::from(kind != CoreOpKind::Transfer);
         // Never 0, so that no context is null.
-        self.numbers = self.numbers.wrapping_add(1).max(1);
+        self.numbers = (self.numbers.wrapping_add(1) & MAX_SERIAL).max(1);
         let number = self.numbers;
         let prev = self.owners.get(owner).copied().unwrap_or(NONE);
         let flight = InFlightOp { buf, token, owner, kind, number, prev, next: NONE };
@@ -124,13 +125,13 @@ impl InFlightOps {
         if let Some(last) = self.owners.get_mut(owner) {
             *last = id;
         }
-        Ok((u64::from(number) << 32 | u64::from(id)) as usize)
+        Ok(slot_context::join(number, id))
     }
 
     /// Returns the transfer named by a completion's context, if it is in flight.
     #[inline(always)]
     pub(super) fn get(&self, context: usize) -> Option<&InFlightOp> {
-        let (number, id) = ((context as u64 >> 32) as u32, context as u32);
+        let (number, id) = slot_context::split(context);
         self.slab.get(id).filter(|flight| flight.number == number)
     }
 
@@ -138,7 +139,7 @@ impl InFlightOps {
     #[inline]
     pub(super) fn take(&mut self, context: usize) -> Option<InFlightOp> {
         self.get(context)?;
-        self.remove(context as u32)
+        self.remove(slot_context::split(context).1)
     }
 
     #[inline]

@@ -20,6 +20,7 @@ use crate::on_domain::{AwaitedCntr, CntrWatch};
 use crate::progress::Progress;
 use crate::reserved::{INTERNAL_OP, MULTICAST_TAG};
 use crate::slab::Slab;
+use crate::slot_context::{self, MAX_SERIAL};
 use crate::sys::EventFd;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
@@ -144,15 +145,14 @@ struct InternalOpTable {
 impl InternalOpTable {
     fn insert(&mut self, task_queue: usize, then: Continuation) -> Context {
         let serial = self.serial;
-        self.serial = serial.wrapping_add(1);
+        self.serial = serial.wrapping_add(1) & MAX_SERIAL;
         let index = self.operations.insert((serial, task_queue, then));
-        Context((u64::from(serial) << 32 | u64::from(index)) as usize as *mut _)
+        Context(slot_context::join(serial, index) as *mut _)
     }
 
     fn remove(&mut self, context: Context) -> Option<(usize, Continuation)> {
-        let number = context.0 as usize as u64;
-        let index = number as u32;
-        self.operations.get(index).filter(|(serial, ..)| *serial == (number >> 32) as u32)?;
+        let (number, index) = slot_context::split(context.0 as usize);
+        self.operations.get(index).filter(|(serial, ..)| *serial == number)?;
         self.operations.remove(index).map(|(_, task_queue, then)| (task_queue, then))
     }
 }
