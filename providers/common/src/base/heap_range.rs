@@ -16,18 +16,28 @@ pub(crate) fn find() {
     FOUND.call_once(|| {
         // SAFETY: the name is a C string; the result is an address or null.
         let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__curbrk".as_ptr()) };
-        let first = std::fs::read_to_string("/proc/self/maps").ok().and_then(|maps| first(&maps));
-        if let (false, Some(first)) = (end.is_null(), first) {
-            END.store(end.cast(), Ordering::Relaxed);
+        if end.is_null() {
+            return;
+        }
+        END.store(end.cast(), Ordering::Relaxed);
+        // SAFETY: as in `contains`.
+        let end = unsafe { &*end.cast::<AtomicUsize>() }.load(Ordering::Relaxed);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        if let Some(first) = first(&maps, end) {
             FIRST.store(first, Ordering::Release);
         }
     });
 }
 
-/// Returns the first address of the heap in the text of `/proc/self/maps`.
-fn first(maps: &str) -> Option<usize> {
-    let heap = maps.lines().find(|line| line.ends_with("[heap]"))?;
-    usize::from_str_radix(heap.split('-').next()?, 16).ok()
+/// Returns the first address of the heap with this end in the text of `/proc/self/maps`: that of the
+/// mapping with its last byte.
+fn first(maps: &str, end: usize) -> Option<usize> {
+    maps.lines().find_map(|line| {
+        let (first, behind) = line.split(' ').next()?.split_once('-')?;
+        let number = |digits| usize::from_str_radix(digits, 16).ok();
+        let range = number(first)?..number(behind)?;
+        range.contains(&end.checked_sub(1)?).then_some(range.start)
+    })
 }
 
 /// Returns true if `len` bytes at this address are in the heap, false if it is unknown.
@@ -51,13 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_address_is_that_of_the_first_mapping_of_the_heap() {
+    fn first_address_is_that_of_the_mapping_with_the_last_byte() {
         let maps = "5000-6000 r--p 00000000 fe:00 7  /bin/true\n\
-                    aa000-ac000 rw-p 00000000 00:00 0  [heap]\n\
-                    ac000-ad000 r--p 00000000 00:00 0  [heap]\n";
-        assert_eq!(first(maps), Some(0xaa000));
-        assert_eq!(first("5000-6000 r--p 00000000 fe:00 7  /bin/true\n"), None);
-        assert_eq!(first("[heap]"), None);
+                    aa000-ad000 rw-p 00000000 00:00 0  [heap]\n\
+                    ad000-ae000 rw-p 00000000 00:00 0\n";
+        for (end, found) in [(0xac800, Some(0xaa000)), (0xad000, Some(0xaa000)), (0xb0000, None)] {
+            assert_eq!(first(maps, end), found);
+        }
+        assert_eq!((first(maps, 0), first("[heap]", 1)), (None, None));
     }
 
     #[test]
