@@ -126,9 +126,11 @@ impl CorePorts {
     }
 }
 
-/// Receives posted to the core: if each takes one packet, or many.
+/// Receives posted to the core if each takes one packet.
 const RECEIVES: usize = 512;
-const MANY_RECEIVES: usize = 64;
+/// First and maximum number of posted receives if each takes many packets. Packets without a receive
+/// stay in the socket's buffer.
+const MANY_RECEIVES: (usize, usize) = (4, 64);
 /// Size in bytes of a receive for many packets: 29 more than the longest datagram of UDP over IPv4,
 /// with space for its source.
 const MANY_LEN: usize = 64 << 10;
@@ -141,6 +143,27 @@ const QUEUE: usize = 2048;
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
 
+/// Number of receives to be posted. It grows with the packets of a time.
+#[derive(Debug)]
+struct ReceiveTarget {
+    count: usize,
+    most: usize,
+}
+
+impl ReceiveTarget {
+    fn new(means: DgramMeans) -> Self {
+        let (count, most) = if means.many { MANY_RECEIVES } else { (RECEIVES, RECEIVES) };
+        Self { count, most }
+    }
+
+    /// Doubles the number if as many receives as posted, or as can be read, have completed at once.
+    fn grow(&mut self, completed: usize) {
+        if completed >= self.count.min(Entries::MAX) {
+            self.count = (self.count * 2).min(self.most);
+        }
+    }
+}
+
 /// A datagram endpoint of the core provider's.
 struct CorePort {
     ep: CoreDgram,
@@ -151,6 +174,7 @@ struct CorePort {
     free: Vec<CoreBuf>,
     /// Receives posted to the core.
     posted: usize,
+    target: ReceiveTarget,
     means: DgramMeans,
 }
 
@@ -171,6 +195,7 @@ impl CorePort {
             entries: Entries::default(),
             free: Vec::new(),
             posted: 0,
+            target: ReceiveTarget::new(means),
             means,
         };
         port.post();
@@ -190,8 +215,7 @@ impl CorePort {
 
     /// Posts receives until there are enough, or the core has no space.
     fn post(&mut self) {
-        let most = if self.means.many { MANY_RECEIVES } else { RECEIVES };
-        while self.posted < most {
+        while self.posted < self.target.count {
             let Ok(buf) = self.buffer() else { return };
             if let Err((_, buf)) = self.ep.post(buf, RECEIVE) {
                 self.free.push(buf);
@@ -287,6 +311,7 @@ impl PacketPort for CorePort {
             }
             Err(_) => false,
         };
+        self.target.grow(came);
         self.post();
         (came, more)
     }
@@ -305,5 +330,23 @@ impl PacketPort for CorePort {
 
     fn may_block(&self) -> bool {
         self.common.wait_set.is_some() || self.common.domain.fabric().may_block(&[&self.cq], None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_grow_with_the_packets_of_a_time() {
+        let mut target = ReceiveTarget { count: 4, most: 64 };
+        target.grow(3);
+        assert_eq!(target.count, 4);
+        target.grow(4);
+        assert_eq!(target.count, 8);
+        for _ in 0..9 {
+            target.grow(Entries::MAX);
+        }
+        assert_eq!(target.count, 64);
     }
 }
