@@ -372,8 +372,10 @@ static void end_all(void)
 	for (i = 0; i < started; i++)
 		if (children[i])
 			kill(children[i], SIGKILL);
-	while (wait(NULL) > 0)
-		;
+	/* The shell may have left a child of its own, which lasts as long as this process. */
+	for (i = 0; i < started; i++)
+		if (children[i])
+			waitpid(children[i], NULL, 0);
 }
 /* Counts ended processes. Returns false if one has failed. */
 static bool reap(void)
