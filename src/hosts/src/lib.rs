@@ -2,9 +2,9 @@
 //!
 //! [`write`] writes the statistics of the processes of a host as a text, the dump. [`parse`] reads a
 //! dump of any content within limits. [`command`] runs a command for each host and reads its dump.
-//! [`slurm`] finds the nodes of a Slurm job. [`job`] joins the dumps of several hosts for the analysis of `ofi_stats`. [`sockets`] reads the
-//! retransmissions of TCP connections from the kernel of this host. [`trace`] converts traces of
-//! transfers.
+//! [`slurm`] finds the nodes of a Slurm job. [`job`] joins the dumps of several hosts for the analysis
+//! of `ofi_stats`. [`sockets`] reads the retransmissions of TCP connections from the kernel of this
+//! host. [`trace`] converts traces of transfers.
 //!
 //! A dump is a text of lines, each with a JSON object of one member. The first line has the version
 //! and the host, the last line the number of lines before it, so an incomplete dump is detected.

@@ -87,8 +87,8 @@ const CAUSES: [(HangCause, &str, &str); 20] = [
     (
         HangCause::Computes,
         "computes",
-        "what is waited for comes when it is done with that ('gdb -p PID' shows where it is); let it send \
-                 before, or others wait for less",
+        "the process sends the missing messages after its computation ('gdb -p PID' shows the current function); \
+                 have it send earlier, or have other processes wait for fewer messages",
     ),
     (
         HangCause::Retransmits,
@@ -117,7 +117,7 @@ const CAUSES: [(HangCause, &str, &str); 20] = [
     (
         HangCause::Mismatch,
         "mismatch",
-        "compare tag, ignored bits and source of the receive with what was sent, on both sides",
+        "compare tag, ignored bits and source of the receive with tag and sender of the messages, in both processes",
     ),
     (
         HangCause::TakesNoMore,
