@@ -36,6 +36,13 @@ pub(super) enum Link {
     Ended,
 }
 
+impl Link {
+    /// Returns true if both ends have the connection, until it ends.
+    pub(super) fn is_established(self) -> bool {
+        matches!(self, Self::Connected | Self::Closing)
+    }
+}
+
 /// One connection, or the attempt at one.
 #[derive(Debug)]
 pub(crate) struct RxmConn {

@@ -73,6 +73,9 @@ pub(super) struct ConnUsage {
     pub(super) is_dialed: bool,
     /// The attempt was replaced by a connection of the peer before the peer's response.
     pub(super) is_replaced: bool,
+    /// The connection has messages of the peer only: it is one of a peer's transmit context to a
+    /// receive context ([`contexts`](super::contexts)).
+    pub(super) is_receive_only: bool,
     /// A further connection was requested by both ends: the peer may still have a request without a
     /// connection.
     pub(super) had_replaced: bool,

@@ -36,7 +36,10 @@ impl RxmEngineEp {
     pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmConnReq) -> bool {
         let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher);
         match self.conns.new_conn(&mut self.peers, peer, Link::Accepting) {
-            Ok(id) => self.accept(id, info, call),
+            Ok(id) => {
+                self.conns[id].usage.is_receive_only = true;
+                self.accept(id, info, call)
+            }
             Err(_) => false,
         }
     }

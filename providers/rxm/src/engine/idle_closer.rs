@@ -12,7 +12,8 @@
 //! A peer's request for a connection may be on its way although the peer gave up this attempt for a
 //! connection of this end. Accepted after the end of the connection, it would make one without a peer.
 //! So an attempt replaced by a connection of the peer stays until the peer has rejected it, and a peer
-//! with two connections keeps them.
+//! with an attempt keeps its other connections. With two established connections (crossing calls, or
+//! an endpoint connected to itself) either may end; waiting transfers move to the other.
 use super::common::clock;
 use super::conn::{Link, RxmConn, Waiting};
 use super::conn_limit::{ConnSpace, TrafficMark};
@@ -89,8 +90,14 @@ pub(super) fn may_call(ep: &mut RxmEngineEp) -> bool {
     (may_exceed || space.has_space) && ep.connects.has_space(&ep.conns, max_calls(space.max))
 }
 
-/// Returns true if a connection may be closed: it is the first and only one with its peer, apart
-/// from further ones, and nothing is in flight. The end of an unknown peer's connection would permit
+/// Iterates over the other connections with the peer of a connection, apart from further ones.
+fn others_of(ep: &RxmEngineEp, id: u32) -> impl Iterator<Item = (u32, &RxmConn)> {
+    let peer = ep.conns[id].peer;
+    ep.conns.iter().filter(move |(of, conn)| *of != id && conn.peer == peer && conn.first == 0)
+}
+
+/// Returns true if a connection may be closed: it is a first one, its peer has no other that is not
+/// established, and nothing is in flight. The end of an unknown peer's connection would permit
 /// dropping its buffered messages.
 fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
     let conn = &ep.conns[id];
@@ -108,10 +115,10 @@ fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
         && conn.is_idle()
         && further.iter().all(is_idle)
         && conn.further.as_ref().is_none_or(|further| further.early.is_empty())
-        && ep
-            .peers
-            .get(conn.peer)
-            .is_some_and(|peer| peer.conn == id && peer.conns as usize == 1 + further.len())
+        && ep.peers.get(conn.peer).is_some_and(|peer| {
+            peer.conns as usize == 1 + further.len()
+                || others_of(ep, id).all(|(_, conn)| conn.link.is_established())
+        })
         && !ep.parked.has_from(ep.conns.source(id))
         && !ep.fetches.sizes().any(|(of, _)| of == id)
         && !(senders.is_unknown_peer(conn.peer) && senders.has_buffered_from(conn.peer))
@@ -121,19 +128,19 @@ fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
 #[cold]
 #[inline(never)]
 pub(super) fn limit_connections(ep: &mut RxmEngineEp) {
-    let space = conn_space(ep);
-    if space.max == usize::MAX {
-        return;
-    }
     let now = clock();
-    if space.is_half_full && ep.limit.next_sample.take_due(now, SAMPLE_INTERVAL) {
-        sample_traffic(ep, now);
-    }
-    // Other endpoints of the domain wait for them as well.
+    // Other endpoints of the domain wait for them as well, without a limit of this one, too.
     ep.limit.forget_answered(now, |source| {
         let conn = super::conn::came_on(&ep.conns, source);
         conn.is_some_and(|(_, conn)| conn.usage.requested.is_some())
     });
+    let space = conn_space(ep);
+    if space.max == usize::MAX {
+        return;
+    }
+    if space.is_half_full && ep.limit.next_sample.take_due(now, SAMPLE_INTERVAL) {
+        sample_traffic(ep, now);
+    }
     ep.limit.is_exceeded = space.excess > 0;
     if space.excess == 0 {
         return;
@@ -302,8 +309,13 @@ fn end_agreed(ep: &mut RxmEngineEp, id: u32) {
     let peer = conn.peer;
     // The peer stays until its transfers have another connection.
     ep.peers.attach(peer);
+    let is_usable = |conn: &RxmConn| conn.link.is_established() && !conn.usage.is_receive_only;
+    let other = others_of(ep, id).find(|(_, conn)| is_usable(conn)).map(|(of, _)| of);
     ep.end(id, Error::CANCELED);
     ep.limit.ended();
+    if let (NONE, Some(other)) = (ep.peers[peer].conn, other) {
+        ep.peers[peer].conn = other;
+    }
     if !ops.is_empty() {
         let conn = match ep.peers[peer].conn {
             NONE => ep.call(peer),

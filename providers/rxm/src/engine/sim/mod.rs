@@ -671,6 +671,22 @@ fn idle_connection_is_closed_at_the_limit_and_opened_by_the_next_message() {
     }
 }
 
+/// An endpoint connected to itself has both ends of the connection.
+#[test]
+fn connection_of_an_endpoint_to_itself_is_closed_at_the_limit() {
+    for seed in 0..20 {
+        let mut sim = limited(seed);
+        for to in [0, 1, 0, 2] {
+            exchange(&mut sim, 0, to);
+            sim.rounds(40);
+        }
+        let (open, closed) = conns(&sim, 0);
+        assert!(open == 1 && closed > 1, "seed {seed}: {open} open, {closed} closed");
+        sim.settle();
+        sim.end_all();
+    }
+}
+
 #[test]
 fn accepting_end_closes_its_idle_connection_as_well() {
     for seed in 0..20 {
@@ -746,6 +762,19 @@ fn endpoints_with_few_descriptors_complete_each_operation_once() {
             plan.nodes = 8;
             world.wires.descriptors = Some([6, 7, 8][seed as usize % 3]);
             world.config.num_msg_eps = 1;
+        };
+        seeds::attempt(seed, |seed| WireSim::with(seed, change).run());
+    }
+}
+
+/// Contexts of scalable endpoints, connections of an endpoint to itself, and crossing calls, each of
+/// which use more than one descriptor.
+#[test]
+fn endpoints_of_any_kind_with_few_descriptors_complete_each_operation_once() {
+    let few = [(12, 103), (10, 338)];
+    for (descriptors, seed) in few.into_iter().chain([53, 142].map(|seed| (16, seed))) {
+        let change = |_: &mut SimPlan, world: &mut OverWires| {
+            world.wires.descriptors = Some(descriptors);
         };
         seeds::attempt(seed, |seed| WireSim::with(seed, change).run());
     }
