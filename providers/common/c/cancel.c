@@ -11,7 +11,6 @@
 #undef _FILE_OFFSET_BITS
 #undef _TIME_BITS
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,6 +31,22 @@
  * system call and nothing else.  Hidden: other objects do not bind to these names.
  */
 #define OWN __attribute__((visibility("hidden")))
+
+/* Names and types of C libraries other than glibc (musl), which are for 64 bits without a suffix. */
+#ifdef __GLIBC__
+#define LARGE(name) name##64
+typedef int mmsg_flags;
+#else
+#define LARGE(name) name
+#undef pread64
+#undef pwrite64
+#undef open64
+typedef unsigned mmsg_flags;
+#if __SIZEOF_LONG__ != 8
+#error "types of time with 64 bits are not those of the system calls"
+#endif
+#endif
+#define FUTEX_WAIT_PRIVATE 128	/* linux/futex.h, which the compiler of another C library may not find */
 
 OWN int close(int fd) { return syscall(SYS_close, fd); }
 OWN ssize_t read(int fd, void *b, size_t n) { return syscall(SYS_read, fd, b, n); }
@@ -54,8 +69,8 @@ OWN ssize_t writev(int fd, const struct iovec *v, int n) { return syscall(SYS_wr
 #else
 #define ODD
 #endif
-OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at) { return syscall(SYS_pread64, fd, b, n, ODD PAIR(at)); }
-OWN ssize_t pwrite64(int fd, const void *b, size_t n, off64_t at) { return syscall(SYS_pwrite64, fd, b, n, ODD PAIR(at)); }
+OWN ssize_t LARGE(pread)(int fd, void *b, size_t n, int64_t at) { return syscall(SYS_pread64, fd, b, n, ODD PAIR(at)); }
+OWN ssize_t LARGE(pwrite)(int fd, const void *b, size_t n, int64_t at) { return syscall(SYS_pwrite64, fd, b, n, ODD PAIR(at)); }
 /* F_OFD_SETLKW waits; its argument is a struct flock64 */
 #ifdef SYS_fcntl64
 #define OWN_FCNTL SYS_fcntl64
@@ -72,7 +87,7 @@ OWN int fcntl(int fd, int command, ...)
 	va_end(l);
 	return syscall(OWN_FCNTL, fd, command, argument);
 }
-OWN int open64(const char *path, int flags, ...)
+OWN int LARGE(open)(const char *path, int flags, ...)
 {
 	va_list l;
 	int mode;
@@ -118,13 +133,14 @@ OWN ssize_t recvfrom(int fd, void *restrict b, size_t n, int flags, struct socka
 }
 OWN ssize_t send(int fd, const void *b, size_t n, int flags) { return sendto(fd, b, n, flags, NULL, 0); }
 OWN ssize_t recv(int fd, void *b, size_t n, int flags) { return recvfrom(fd, b, n, flags, NULL, NULL); }
+/* The members that musl has with 32 bits and the kernel with 64 are followed by others, which callers leave 0. */
 OWN ssize_t sendmsg(int fd, const struct msghdr *m, int flags) { return syscall(SYS_sendmsg, fd, m, flags); }
 OWN ssize_t recvmsg(int fd, struct msghdr *m, int flags) { return syscall(SYS_recvmsg, fd, m, flags); }
-OWN int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *limit)
+OWN int recvmmsg(int fd, struct mmsghdr *m, unsigned n, mmsg_flags flags, struct timespec *limit)
 {
 	return syscall(SYS_recvmmsg, fd, m, n, flags, limit);
 }
-OWN int sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags) { return syscall(SYS_sendmmsg, fd, m, n, flags); }
+OWN int sendmmsg(int fd, struct mmsghdr *m, unsigned n, mmsg_flags flags) { return syscall(SYS_sendmmsg, fd, m, n, flags); }
 OWN int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, struct timespec *left)
 {
 	/* answers the error */

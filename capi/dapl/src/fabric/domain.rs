@@ -100,7 +100,7 @@ impl DomainWaiter {
         let fd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut both = [fd(self.descriptor), fd(self.number())];
         let most = libc::timespec {
-            tv_sec: most.as_secs() as libc::time_t,
+            tv_sec: most.as_secs() as _,
             tv_nsec: most.subsec_nanos() as libc::c_long,
         };
         // SAFETY: two entries, and descriptors that stay open as long as this.

@@ -211,7 +211,7 @@ const STACK: usize = 2 << 20;
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread with this name, limited to 15 bytes by the kernel.
-pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<libc::pthread_t> {
+pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<ThreadId> {
     let mut own = [0; NAME_LEN];
     for (to, from) in own[..NAME_LEN - 1].iter_mut().zip(name.bytes()) {
         *to = from;
@@ -220,6 +220,15 @@ pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
     let running = Running::begin();
     start_thread(NewWorker { name: own, running, work: Box::new(work) })
 }
+
+/// Thread of the library, for pthread_join(3) and pthread_detach(3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThreadId(pub(super) libc::pthread_t);
+
+// SAFETY: any thread may name another in a call; the pointer of some C libraries is not followed.
+unsafe impl Send for ThreadId {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for ThreadId {}
 
 /// Arguments of a new thread.
 struct NewWorker {
@@ -230,7 +239,7 @@ struct NewWorker {
 
 /// Starts a thread. The standard library's own call ends the process if one of its allocations
 /// fails, because this memory does not come from the allocator of the program.
-fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
+fn start_thread(new: NewWorker) -> Result<ThreadId> {
     extern "C" fn run(new: *mut c_void) -> *mut c_void {
         // SAFETY: a box of this type, which is this thread's from now on.
         let NewWorker { name, running: _running, work } =
@@ -246,7 +255,8 @@ fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
         std::ptr::null_mut()
     }
     let new = Box::into_raw(Box::new(new));
-    let mut thread = 0;
+    // SAFETY: a number or a pointer, which the call below writes.
+    let mut thread = unsafe { std::mem::zeroed() };
     // SAFETY: attributes are initialized before they are used, and destroyed; `new` is the new thread's, or, if there
     // is none, taken back.
     unsafe {
@@ -262,11 +272,11 @@ fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
             return Err(Error::from_code(code));
         }
     }
-    Ok(thread)
+    Ok(ThreadId(thread))
 }
 
 /// Lets a thread end without being joined.
-pub(super) fn detach(thread: libc::pthread_t) {
+pub(super) fn detach(ThreadId(thread): ThreadId) {
     // SAFETY: the caller has the thread from `start`, which nothing else joins or detaches.
     unsafe { libc::pthread_detach(thread) };
 }

@@ -507,7 +507,8 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     const SECOND: u64 = 1_000_000_000;
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec {
-        tv_sec: (nanos / SECOND).min(libc::time_t::MAX as u64) as libc::time_t,
+        // 68 years at most: the type has 32 or 64 bits.
+        tv_sec: (nanos / SECOND).min(i32::MAX as u64) as _,
         tv_nsec: (nanos % SECOND) as libc::c_long,
     };
     // SAFETY: both outlive the call, which reads one and writes the other; no signal

@@ -1,6 +1,6 @@
 //! Threads of the library's own.
 use crate::error::Result;
-use crate::library_thread::{mind_forks, start};
+use crate::library_thread::{ThreadId, mind_forks, start};
 use crate::process_end;
 use crate::sys::is_this_thread;
 
@@ -13,7 +13,7 @@ pub use crate::library_thread::{rest, unharmed};
 /// ([`process_end`]). The thread has to sleep in [`rest`], or else forks wait for it.
 #[derive(Debug)]
 pub struct Worker {
-    thread: Option<libc::pthread_t>,
+    thread: Option<ThreadId>,
     /// Process of the thread.
     process: u32,
 }
@@ -30,7 +30,7 @@ impl Worker {
     /// Requests the end of the thread by `tell` and waits for it. A forked process does neither:
     /// the request may reach the parent by shared state, and the thread does not exist there.
     pub fn end(&mut self, tell: impl FnOnce()) {
-        let Some(thread) = self.thread.take() else { return };
+        let Some(ThreadId(thread)) = self.thread.take() else { return };
         if self.process != std::process::id() {
             // The thread does not exist in this process: there is nothing to join.
             return;
@@ -52,7 +52,7 @@ impl Worker {
 impl Drop for Worker {
     /// Detaches a thread not ended yet.
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
+        if let Some(ThreadId(thread)) = self.thread.take() {
             if self.process == std::process::id() {
                 // SAFETY: as in `end`.
                 unsafe { libc::pthread_detach(thread) };

@@ -23,7 +23,11 @@ pub fn is_own_core() -> bool {
             return false;
         }
         let (name, version) = OWN_CALL;
+        #[cfg(target_env = "gnu")]
         let found = libc::dlvsym(library, name.as_ptr(), version.as_ptr());
+        // Other C libraries know no versions.
+        #[cfg(not(target_env = "gnu"))]
+        let found = (libc::dlsym(library, name.as_ptr()), version).0;
         libc::dlclose(library);
         !found.is_null()
     }
