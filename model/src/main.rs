@@ -45,7 +45,7 @@ use lock::{BiasedLock, Level, Lock};
 use loom::thread::spawn;
 use primitives::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use wait::{Blocking, Lazy, WaitKind};
+use wait::{Blocking, Lazy, WaitKind, WakeSources};
 
 /// Number watched by loom: concurrent access by two threads ends the run.
 struct Watched(loom::cell::UnsafeCell<u64>);
@@ -173,13 +173,22 @@ impl Queue {
         let wait = self.wait.get(|_| Ok(())).unwrap();
         let mut call = Blocking::new(-1);
         loop {
-            let answer = call.look(wait, || true, || self.take(), || self.is_ready());
+            let answer = call.look(wait, self, || self.take(), || self.is_ready());
             // SAFETY: these threads are never cancelled.
             if !unsafe { call.can_continue() } {
                 return answer;
             }
         }
     }
+}
+
+/// Entries wake the readers.
+impl WakeSources for Queue {
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    fn end_wait(&self) {}
 }
 
 /// Every sleeping reader gets its entry.

@@ -136,6 +136,8 @@ pub fn millis(_: Option<Duration>) -> c_int {
 struct Waiter {
     wait: *const c_void,
     ticket: *const AtomicU32,
+    sources: *const c_void,
+    end_wait: *const c_void,
     nanos: i64,
     ms: i32,
     epoll: i32,

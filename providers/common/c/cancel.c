@@ -158,6 +158,8 @@ OWN int nanosleep(const struct timespec *t, struct timespec *left) { return sysc
 struct ofi_waiter {
 	const void *wait;	/* what it sleeps on */
 	const uint32_t *ticket;	/* a follower sleeps until this is not `seen` */
+	const void *sources;	/* for `abandon` */
+	void (*end_wait)(const void *);
 	int64_t nanos;		/* at most so long; negative: for ever */
 	int32_t ms;		/* the same */
 	int32_t epoll;		/* what a leader sleeps on; negative: a follower */

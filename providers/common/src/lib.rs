@@ -38,7 +38,7 @@ mod rdm;
 pub use base::{
     addr, atomic, backoff, buf, datagram_io, device, device_allocation, device_sharing, dmabuf,
     interfaces, link_addr, lock, malformed, matching, packet_sink, probes, progress, reserved,
-    secret, slab, sock, stack, stats, sys, testing, traffic_class, wait, worker,
+    secret, slab, sock, stack, stats, sys, testing, traffic_class, wait, waiters, worker,
 };
 use base::{
     addr_table, closer, fid_registry, heap_range, io_vecs, library_thread, primitives, process_end,

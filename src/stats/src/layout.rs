@@ -273,6 +273,11 @@ record! {
     closed_idle: u64,
 }
 
+impl EndpointStats {
+    /// Position of `asleep` among the words.
+    pub const ASLEEP: usize = std::mem::offset_of!(Self, asleep) / 8;
+}
+
 record! {
     /// Peer with a connection, existing or pending. Times are nanoseconds of CLOCK_MONOTONIC.
     PeerStats, 32:

@@ -160,7 +160,6 @@ impl Session {
                 own.push(ChannelAddress { address, base, key });
             }
         }
-        self.fabric.end_wait();
         control.send(Kind::Channels, &encode_channels(&own))?;
         let payload = control.receive(Kind::Channels)?;
         let theirs = decode_channels(&payload, self.total()).map_err(Failure)?;

@@ -384,18 +384,6 @@ impl Fabric {
     }
 }
 
-impl Fabric {
-    /// Looks for an event without taking it. After a wait, a thread counts as asleep until its next
-    /// call, and peers of this library notify it of each message.
-    pub(crate) fn end_wait(&self) {
-        let Ok(events) = self.events() else { return };
-        let mut entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut(), data: [] };
-        let (mut event, size) = (0, size_of::<fi_eq_cm_entry>());
-        let to = (&raw mut entry).cast();
-        let _ = call!(events.get(), ops.read(&mut event, to, size, FI_PEEK));
-    }
-}
-
 /// Returns the address of an object.
 fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> Outcomes<Vec<u8>> {
     let mut name = vec![0u8; 512];

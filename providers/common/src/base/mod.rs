@@ -63,5 +63,6 @@ pub mod testing;
 pub mod traffic_class;
 #[allow(unsafe_code)]
 pub mod wait;
+pub mod waiters;
 #[allow(unsafe_code)]
 pub mod worker;

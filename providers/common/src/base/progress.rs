@@ -42,6 +42,10 @@ pub trait Progress: Send + Sync {
     /// does not sleep on `wait_fd` after the last [`may_block`](Self::may_block) any more.
     fn hold_off(&self) {}
 
+    /// The calling thread returns to the application: it does not sleep on `wait_fd` after the last
+    /// [`may_block`](Self::may_block) any more.
+    fn end_wait(&self) {}
+
     /// Returns further descriptors that are readable when there is something to do. The kernel
     /// limits the nesting depth of epoll instances, so they are not combined.
     fn wake_fds(&self) -> [Option<RawFd>; 2] {

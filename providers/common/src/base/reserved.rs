@@ -18,7 +18,7 @@
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
-//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`], [`DELIVERS_PACKETS`], [`RUNS_PROGRESS`] | see there |
+//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`], [`DELIVERS_PACKETS`], [`RUNS_PROGRESS`], [`ENDS_WAIT`] | see there |
 //! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
 //! Flags of fi_getinfo used only by providers are in `ofi::info`, because the core needs them too.
@@ -126,6 +126,10 @@ pub(crate) const DELIVERS_PACKETS: c_int = 0x0f1_0006;
 /// function making progress without reading
 /// ([`DirectProgress`](crate::operation::DirectProgress)).
 pub(crate) const RUNS_PROGRESS: c_int = 0x0f1_0007;
+
+/// Command of fi_control known only to queues of this crate: ends the preparation of the calling thread
+/// for blocking on the queue (fi_trywait(3)).
+pub(crate) const ENDS_WAIT: c_int = 0x0f1_0008;
 
 /// Mark behind a `struct fi_ops_srx_owner` of larger size: the owner is one of this library, and a
 /// function delivering fully arrived messages follows (`crate::imports`).

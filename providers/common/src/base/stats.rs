@@ -510,6 +510,15 @@ impl EndpointSlot {
         stats.address = if known { last.address } else { text_words(&address()) };
         placed.write(stats);
     }
+
+    /// Publishes the number of threads about to sleep, and nothing else.
+    pub fn set_asleep(&mut self, threads: u64) {
+        if let Some(placed) = self.placed.as_mut().filter(|placed| placed.last.asleep != threads) {
+            placed.last.asleep = threads;
+            placed.memory.words[placed.at + EndpointStats::ASLEEP]
+                .store(threads, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Slot of a peer's statistics, freed on drop.

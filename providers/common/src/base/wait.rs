@@ -5,7 +5,7 @@
 //! (FI_WAIT_FD), blocking reads and wait sets. FI_WAIT_MUTEX_COND additionally provides a condition
 //! variable for the application.
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj, fi_wait_pollfd};
-use crate::boundary::end_if_cancelled;
+use crate::boundary::{end_if_cancelled, ffi_guard};
 use crate::error::{Error, Result};
 use crate::primitives::{
     AtomicBool, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence, wake_all,
@@ -270,12 +270,24 @@ struct WaiterElection {
     followers: usize,
 }
 
+/// Sources of progress of a queue, counter or wait set with blocking calls.
+pub trait WakeSources {
+    /// Returns true if all of them would wake the calling thread. It is about to sleep.
+    fn may_block(&self) -> bool;
+
+    /// The calling thread does not sleep any more after its last [`may_block`](Self::may_block).
+    fn end_wait(&self);
+}
+
 /// Blocking call asleep or about to sleep. `c/cancel.c` has the same structure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     wait: *const Wait,
     ticket: *const u32,
+    /// The call's [`WakeSources`], and the function ending their wait.
+    sources: *const c_void,
+    end_wait: unsafe extern "C" fn(*const c_void),
     /// Longest sleep in nanoseconds, and the same in milliseconds; negative: for ever.
     nanos: i64,
     ms: i32,
@@ -295,17 +307,30 @@ unsafe extern "C-unwind" {
     fn ofi_sleep(waiter: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
 }
 
-/// Ends the sleep of a cancelled thread like a wakeup.
+/// Ends the sleep of a cancelled thread like a wakeup, and its wait like a return.
 ///
 /// # Safety
 /// `waiter` is a [`Waiter`] whose sleep has begun and not ended.
 unsafe extern "C" fn abandon(waiter: *mut c_void) {
-    // SAFETY: by this function's contract; the wait object's queue is not closed while
-    // it is called.
+    // SAFETY: by this function's contract; the wait object's queue, and so its sources, are not
+    // closed while it is called.
     unsafe {
         let waiter = &*waiter.cast::<Waiter>();
         (*waiter.wait).end_sleep(waiter);
+        (waiter.end_wait)(waiter.sources);
     }
+}
+
+/// Ends the wait of a cancelled thread for these sources.
+///
+/// # Safety
+/// `sources` is an `S`.
+unsafe extern "C" fn end_wait<S: WakeSources>(sources: *const c_void) {
+    ffi_guard("cancellation", || -> Result {
+        // SAFETY: by this function's contract.
+        unsafe { &*sources.cast::<S>() }.end_wait();
+        Ok(())
+    });
 }
 
 /// Wait object of a queue or counter, and its wakeup sources.
@@ -435,7 +460,12 @@ impl Wait {
 
     /// Prepares a sleep until a possible change or the end of `limit`. Calls `may` after entries
     /// signal. Returns `None`, without a sleep, if it reports something to do.
-    fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Waiter> {
+    fn begin_sleep<S: WakeSources>(
+        &self,
+        limit: Option<Duration>,
+        sources: &S,
+        may: impl FnOnce() -> bool,
+    ) -> Option<Waiter> {
         self.armed.fetch_add(1, Ordering::SeqCst);
         let seen = self.ticket.load(Ordering::SeqCst);
         let limit = match self.accept_paused.load(Ordering::SeqCst) {
@@ -456,6 +486,8 @@ impl Wait {
         Some(Waiter {
             wait: self,
             ticket: self.ticket.as_ptr(),
+            sources: std::ptr::from_ref(sources).cast(),
+            end_wait: end_wait::<S>,
             nanos: limit.map_or(-1, nanos),
             ms: crate::sys::millis(limit),
             epoll: if leads { self.fd() } else { -1 },
@@ -648,6 +680,8 @@ pub struct Blocking {
     deadline: Deadline,
     pause: Pause,
     slept: bool,
+    /// The call's sources take the thread for one about to sleep ([`WakeSources::may_block`]).
+    awaited: bool,
     /// Time of the call's first empty poll, and end of its busy polling, in nanoseconds of
     /// [`fine_now`]; 0 if there was no empty poll, or if there is no busy polling.
     began: u64,
@@ -668,6 +702,7 @@ impl Blocking {
             deadline,
             pause: Pause::Over,
             slept: false,
+            awaited: false,
             began: 0,
             looks_on: 0,
             now: 0,
@@ -677,16 +712,33 @@ impl Blocking {
     }
 
     /// Polls once. `look` makes progress and returns the result, or -FI_EAGAIN. `ready` reports
-    /// without side effects the presence of something to read. `sources_may_block` is true if all
-    /// sources of progress would wake a waiter.
+    /// without side effects the presence of something to read. `sources` live as long as `wait`.
     ///
     /// Returns -FI_EAGAIN if the call does not [go on](Self::can_continue): its time is over, or
     /// `fi_cq_signal` was called. Returns -FI_EINTR if a signal was handled since the last poll and
     /// there is nothing to read.
-    pub fn look<T>(
+    pub fn look<T, S: WakeSources>(
         &mut self,
         wait: Option<&Wait>,
-        sources_may_block: impl Fn() -> bool,
+        sources: &S,
+        look: impl FnOnce() -> Result<T>,
+        ready: impl Fn() -> bool,
+    ) -> Result<T> {
+        let answer = self.look_and_prepare(wait, sources, look, ready);
+        // The look need not have made progress: another thread may have written the entry.
+        if self.awaited && matches!(self.pause, Pause::Over) {
+            self.awaited = false;
+            sources.end_wait();
+        }
+        answer
+    }
+
+    /// Polls once, and prepares the next pause.
+    #[inline(always)]
+    fn look_and_prepare<T, S: WakeSources>(
+        &mut self,
+        wait: Option<&Wait>,
+        sources: &S,
         look: impl FnOnce() -> Result<T>,
         ready: impl Fn() -> bool,
     ) -> Result<T> {
@@ -722,8 +774,12 @@ impl Blocking {
             Some(wait) if self.looks_on(wait) => Pause::Again,
             Some(wait) => {
                 self.slept = true;
-                let waiter = wait.begin_sleep(self.deadline.left(), || {
-                    !ready() && !wait.signalled.load(Ordering::SeqCst) && sources_may_block()
+                let waiter = wait.begin_sleep(self.deadline.left(), sources, || {
+                    if ready() || wait.signalled.load(Ordering::SeqCst) {
+                        return false;
+                    }
+                    self.awaited = true;
+                    sources.may_block()
                 });
                 waiter.map_or(Pause::Again, Pause::Sleep)
             }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::lock::{Level, Lock, NestedGuard};
 use crate::operation::DirectRead;
 use crate::packet_sink::deliver_to;
-use crate::reserved::{DELIVERS_PACKETS, HAS_ENTRIES, SPARES_CALLERS};
+use crate::reserved::{DELIVERS_PACKETS, ENDS_WAIT, HAS_ENTRIES, SPARES_CALLERS};
 use core::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -243,6 +243,14 @@ impl CoreCq {
         // argument.
         let answer = unsafe { control(self.fid(), HAS_ENTRIES, ptr::null_mut()) };
         answer != Err(Error::AGAIN)
+    }
+
+    /// The calling thread does not sleep any more for an entry of a queue of this domain. Other core
+    /// providers than those of this library are not told.
+    pub fn end_wait(&self) {
+        // SAFETY: open; a queue that does not know the command refuses it, and none uses the
+        // argument.
+        let _ = unsafe { control(self.fid(), ENDS_WAIT, ptr::null_mut()) };
     }
 
     /// Reads up to `max` entries and returns their number. Fails with -FI_EAVAIL if the next entry

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::operation::DirectProgress;
 use crate::operation::{AtomicOp, ImmediateSendFns, ReadOp, RemoteSegments, SendOp, WriteOp};
-use crate::reserved::{RUNS_PROGRESS, SENDS_AT_ONCE, WITH_DEVICES};
+use crate::reserved::{ENDS_WAIT, RUNS_PROGRESS, SENDS_AT_ONCE, WITH_DEVICES};
 use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -614,6 +614,12 @@ impl CoreWaiter {
     pub fn may_block(&self) -> bool {
         // SAFETY: open, and of this domain.
         unsafe { may_block(&self.domain, self.cq) }
+    }
+
+    /// The calling thread does not sleep any more after its last [`may_block`](Self::may_block).
+    pub fn end_wait(&self) {
+        // SAFETY: open, and a queue knowing the command, without an argument.
+        let _ = unsafe { control(self.cq.as_ptr().cast(), ENDS_WAIT, ptr::null_mut()) };
     }
 }
 

@@ -516,6 +516,10 @@ impl Progress for DeferredProgress {
         self.inner.hold_off();
     }
 
+    fn end_wait(&self) {
+        self.inner.end_wait();
+    }
+
     fn wake_fds(&self) -> [Option<RawFd>; 2] {
         [Some(self.later.wake.as_raw_fd()), self.inner.wake_fds()[0]]
     }

@@ -10,7 +10,7 @@ use crate::on_domain::OnDomain;
 pub use crate::on_domain::{AwaitedCntr, CntrWatch};
 use crate::peer::CntrOwner;
 use crate::progress::Progress;
-use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources, cancellable};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -234,7 +234,7 @@ impl Cntr {
         };
         let result = call.look(
             self.wait()?,
-            || self.progress.may_block(),
+            self,
             || {
                 state().or_else(|error| {
                     if error != Error::AGAIN {
@@ -276,6 +276,16 @@ impl Cntr {
     /// Returns the progress source driving the counter.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
+    }
+}
+
+impl WakeSources for Cntr {
+    fn may_block(&self) -> bool {
+        self.progress.may_block()
+    }
+
+    fn end_wait(&self) {
+        self.progress.end_wait();
     }
 }
 

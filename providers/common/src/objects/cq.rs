@@ -23,8 +23,10 @@ use crate::packet_sink::PacketSink;
 use crate::peer::CqOwner;
 use crate::progress::Progress;
 use crate::progress_source::ProgressSource;
-use crate::reserved::{DELIVERS_PACKETS, ERROR_MARK, HAS_ENTRIES, RUNS_PROGRESS, SPARES_CALLERS};
-use crate::wait::{Blocking, Lazy, Wait, WaitKind};
+use crate::reserved::{
+    DELIVERS_PACKETS, ENDS_WAIT, ERROR_MARK, HAS_ENTRIES, RUNS_PROGRESS, SPARES_CALLERS,
+};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -503,7 +505,7 @@ impl Cq {
     ) -> Result<usize> {
         call.look(
             self.wait()?,
-            || self.progress.get().may_block(),
+            self,
             || {
                 self.look_for(count);
                 // SAFETY: by this function's contract.
@@ -609,6 +611,16 @@ impl Cq {
     }
 }
 
+impl WakeSources for Cq {
+    fn may_block(&self) -> bool {
+        self.progress.get().may_block()
+    }
+
+    fn end_wait(&self) {
+        self.progress.get().end_wait();
+    }
+}
+
 impl Waitable for Cq {
     fn poll_member(&self) -> bool {
         self.poll()
@@ -682,6 +694,10 @@ impl Object<fid_cq> for Cq {
                 }
                 _ => Err(Error::NOSYS),
             },
+            ENDS_WAIT => {
+                self.end_wait();
+                Ok(())
+            }
             HAS_ENTRIES => self.has_entries().then_some(()).ok_or(Error::AGAIN),
             // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
             abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },

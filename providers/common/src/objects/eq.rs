@@ -14,7 +14,7 @@ use crate::lock::Lock;
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
 use crate::progress::Progress;
-use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources, cancellable};
 use crate::wait_set::{WaitSet, Waitable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
@@ -209,13 +209,6 @@ impl Eq {
         self.each_source(&mut |source| source.progress());
     }
 
-    /// Returns true if every progress source of the queue would wake a waiter.
-    pub(crate) fn sources_may_block(&self) -> bool {
-        let mut all = true;
-        self.each_source(&mut |source| all &= source.may_block());
-        all
-    }
-
     /// Returns true if there is something to read.
     pub(crate) fn has_events(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
@@ -355,7 +348,7 @@ impl Eq {
         if !self.has_events() {
             self.progress();
         }
-        if !self.has_events() && self.sources_may_block() { Ok(()) } else { Err(Error::AGAIN) }
+        if !self.has_events() && self.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
     /// Makes progress and returns true if there is something to read.
@@ -364,6 +357,18 @@ impl Eq {
             self.progress();
         }
         self.has_events()
+    }
+}
+
+impl WakeSources for Eq {
+    fn may_block(&self) -> bool {
+        let mut all = true;
+        self.each_source(&mut |source| all &= source.may_block());
+        all
+    }
+
+    fn end_wait(&self) {
+        self.each_source(&mut |source| source.end_wait());
     }
 }
 
@@ -378,10 +383,6 @@ impl Waitable for Eq {
 
     fn is_ready(&self) -> bool {
         self.has_events()
-    }
-
-    fn may_block(&self) -> bool {
-        self.sources_may_block()
     }
 
     fn poll_context(&self) -> *mut c_void {
@@ -511,7 +512,7 @@ unsafe extern "C-unwind" fn sread(
             }
             call.look(
                 eq.wait()?,
-                || eq.sources_may_block(),
+                eq,
                 // SAFETY: the buffers are the caller's.
                 || unsafe { eq.read(event, buf, len, flags) },
                 || eq.has_events(),

@@ -10,7 +10,7 @@ use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
-use crate::wait::cancellable;
+use crate::wait::{WakeSources, cancellable};
 use crate::wait_set::PollMember;
 pub use crate::wait_set::WaitSet;
 use core::ffi::{c_int, c_void};
@@ -85,19 +85,66 @@ pub unsafe fn try_wait(fids: *mut *mut fid, count: c_int) -> Result {
         return Err(Error::INVAL);
     }
     for index in 0..count {
-        // SAFETY: by this function's contract; the class says what to look for.
-        unsafe {
-            let fid = *fids.add(index);
-            match class_of(fid).map(|class| class as c_int) {
-                Some(FI_CLASS_CQ) => Cq::from_fid(fid)?.try_wait()?,
-                Some(FI_CLASS_EQ) => Eq::from_fid(fid)?.try_wait()?,
-                Some(FI_CLASS_CNTR) => Cntr::from_fid(fid)?.try_wait()?,
-                Some(FI_CLASS_WAIT) => WaitSet::from_c(fid.cast::<fid_wait>())?.try_wait()?,
-                _ => return Err(Error::INVAL),
+        // SAFETY: by this function's contract.
+        let answer = unsafe { waitable(*fids.add(index)) }.and_then(|one| one.try_wait());
+        if answer.is_err() {
+            // The caller does not block on any of them.
+            for prepared in 0..=index {
+                // SAFETY: by this function's contract.
+                let prepared = unsafe { waitable(*fids.add(prepared)) };
+                prepared.into_iter().for_each(|one| one.end_wait());
             }
+            return answer;
         }
     }
     Ok(())
+}
+
+/// Object with a descriptor to block on.
+trait WaitDescriptor: WakeSources {
+    /// Prepares blocking on the descriptor (fi_trywait(3)).
+    fn try_wait(&self) -> Result;
+}
+
+impl WaitDescriptor for Cq {
+    fn try_wait(&self) -> Result {
+        self.try_wait()
+    }
+}
+
+impl WaitDescriptor for Eq {
+    fn try_wait(&self) -> Result {
+        self.try_wait()
+    }
+}
+
+impl WaitDescriptor for Cntr {
+    fn try_wait(&self) -> Result {
+        self.try_wait()
+    }
+}
+
+impl WaitDescriptor for WaitSet {
+    fn try_wait(&self) -> Result {
+        self.try_wait()
+    }
+}
+
+/// Returns the object with a descriptor to block on.
+///
+/// # Safety
+/// `fid` points to a live fid.
+unsafe fn waitable(fid: *mut fid) -> Result<Arc<dyn WaitDescriptor>> {
+    // SAFETY: by this function's contract; the class says what to look for.
+    unsafe {
+        Ok(match class_of(fid).map(|class| class as c_int) {
+            Some(FI_CLASS_CQ) => Cq::from_fid(fid)?,
+            Some(FI_CLASS_EQ) => Eq::from_fid(fid)?,
+            Some(FI_CLASS_CNTR) => Cntr::from_fid(fid)?,
+            Some(FI_CLASS_WAIT) => WaitSet::arc_from_c(fid.cast::<fid_wait>())?,
+            _ => return Err(Error::INVAL),
+        })
+    }
 }
 
 static POLL_FID_OPS: fi_ops = fid_ops::<PollSet, _>();

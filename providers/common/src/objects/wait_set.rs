@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 use crate::fid::FidObject;
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::progress::Progress;
-use crate::wait::{Blocking, Wait, WaitKind, cancellable};
+use crate::wait::{Blocking, Wait, WaitKind, WakeSources, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, Weak};
 
 /// A queue or counter, as a member of sets.
-pub trait Waitable: Send + Sync + 'static {
+pub trait Waitable: WakeSources + Send + Sync + 'static {
     /// Makes progress and returns true if there is something for the application.
     fn poll_member(&self) -> bool;
     /// Makes progress, without recording the state.
@@ -20,10 +20,6 @@ pub trait Waitable: Send + Sync + 'static {
     /// Returns true if there is something for the application, without making progress and without
     /// recording it.
     fn is_ready(&self) -> bool;
-    /// Returns true if the progress sources would wake a waiter.
-    fn may_block(&self) -> bool {
-        self.source_of_set().is_none_or(Progress::may_block)
-    }
     /// Returns the context reported by fi_poll(3).
     fn poll_context(&self) -> *mut c_void;
     /// Returns the source added to a wait set with the member; `None` if the member adds its
@@ -68,6 +64,12 @@ impl PollMember {
     /// Returns true if the member's progress sources would wake a waiter.
     fn may_block(&self) -> bool {
         self.0.upgrade().is_none_or(|member| member.may_block())
+    }
+
+    fn end_wait(&self) {
+        if let Some(member) = self.0.upgrade() {
+            member.end_wait();
+        }
     }
 
     pub(super) fn context(&self) -> *mut c_void {
@@ -180,7 +182,7 @@ impl WaitSet {
     fn wait(&self, call: &mut Blocking) -> Result {
         let result = call.look(
             Some(&self.wait),
-            || self.members().clone().iter().all(PollMember::may_block),
+            self,
             || {
                 let members = self.members().clone();
                 if members.iter().any(PollMember::poll) { Ok(()) } else { Err(Error::AGAIN) }
@@ -188,6 +190,16 @@ impl WaitSet {
             || self.members().iter().any(PollMember::ready),
         );
         if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
+    }
+}
+
+impl WakeSources for WaitSet {
+    fn may_block(&self) -> bool {
+        self.members().clone().iter().all(PollMember::may_block)
+    }
+
+    fn end_wait(&self) {
+        self.members().clone().iter().for_each(PollMember::end_wait);
     }
 }
 

@@ -138,6 +138,7 @@ impl CloseBudget {
             // Without a descriptor this only sleeps: poll(2) ignores a negative one.
             sleep_on(fd, PAUSE.as_nanos() as u64);
         }
+        engine.end_wait();
         *self.waited.lock().unwrap_or_else(PoisonError::into_inner) = Some(waited);
     }
 }

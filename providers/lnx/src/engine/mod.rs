@@ -525,6 +525,16 @@ impl Progress for LnxEngine {
             && rails.iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
 
+    fn end_wait(&self) {
+        // Idle cores stay armed.
+        let lead = self.scheduler.lead();
+        for (number, core) in self.common.cores.iter().enumerate() {
+            if number == lead || core.activity.is_active() {
+                core.waiter.iter().for_each(CoreWaiter::end_wait);
+            }
+        }
+    }
+
     fn activity(&self) -> u64 {
         self.activity.count()
     }

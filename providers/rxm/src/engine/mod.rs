@@ -55,6 +55,7 @@ use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use ofi_provider::slab::Slab;
 use ofi_provider::stats::EngineStats;
 use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::waiters::Waiters;
 use ofi_provider::worker::{Worker, rest, unharmed};
 use pending::{ContextConnReq, RxmUnexpected};
 use std::os::fd::{AsRawFd, RawFd};
@@ -113,6 +114,8 @@ pub(crate) struct RxmState {
     stats: EngineStats,
     /// Progress iterations made by threads of the library.
     thread_iterations: u64,
+    /// Threads about to sleep.
+    waiters: Waiters,
 }
 
 impl RxmEngine {
@@ -127,6 +130,7 @@ impl RxmEngine {
             started: None,
             stats,
             thread_iterations: 0,
+            waiters: Waiters::default(),
         };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
@@ -244,8 +248,8 @@ impl RxmEngine {
         }
         let fds = state.ep(ep).enable(bindings)?;
         // An endpoint never polled is to be identifiable by its address in the statistics page.
-        let RxmState { eps, stats, thread_iterations, .. } = &mut *state;
-        eps[ep].show(stats, [self.activity(), *thread_iterations], false);
+        let RxmState { eps, stats, thread_iterations, waiters, .. } = &mut *state;
+        eps[ep].show(stats, [self.activity(), *thread_iterations], waiters.count() as u64);
         self.watch(fds)
     }
 
@@ -359,12 +363,17 @@ impl Progress for RxmEngine {
         if state.take_started() {
             return false;
         }
+        state.waiters.add();
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
         let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
         if may {
             state.show(true);
         }
         may
+    }
+
+    fn end_wait(&self) {
+        self.lock().end_wait();
     }
 
     fn hold_off(&self) {
@@ -438,6 +447,9 @@ impl RxmState {
     #[inline(always)]
     fn poll_once_inner(&mut self) {
         self.take_started();
+        if !self.waiters.is_empty() {
+            self.waiters.remove();
+        }
         let (mut due, mut has_core) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.poll_once(has_core);
@@ -461,11 +473,22 @@ impl RxmState {
         self.show(false);
     }
 
-    /// Publishes the current statistics. `asleep`: a thread is about to sleep.
+    /// Ends the wait of the calling thread.
+    fn end_wait(&mut self) {
+        self.waiters.remove();
+        let asleep = self.waiters.count() as u64;
+        // The endpoints' cores are of one domain.
+        if let Some(core) = self.eps.iter().find_map(|(_, ep)| ep.core.as_ref()) {
+            core.cq.end_wait();
+        }
+        self.eps.iter_mut().for_each(|(_, ep)| ep.published.set_asleep(asleep));
+    }
+
+    /// Publishes the statistics of `all` endpoints, or of those due for it.
     #[cold]
-    fn show(&mut self, asleep: bool) {
-        let iterations = self.stats.iterations();
-        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
+    fn show(&mut self, all: bool) {
+        let (iterations, asleep) = (self.stats.iterations(), self.waiters.count() as u64);
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| all || ep.show_due) {
             ep.show(&self.stats, [iterations, self.thread_iterations], asleep);
         }
     }

@@ -49,14 +49,14 @@ impl RxmConn {
 
 impl RxmEngineEp {
     /// Publishes the current statistics, with the number of progress iterations and the number made
-    /// by threads of the library. `asleep`: a thread is about to sleep.
+    /// by threads of the library. `asleep`: the number of threads about to sleep.
     #[cold]
     #[inline(never)]
     pub(super) fn show(
         &mut self,
         stats: &EngineStats,
         [iterations, thread_iterations]: [u64; 2],
-        asleep: bool,
+        asleep: u64,
     ) {
         self.show_due = false;
         if !stats.is_published() || self.core.is_none() {
@@ -78,7 +78,7 @@ impl RxmEngineEp {
             iterations,
             thread_iterations,
             idle: (moved < now).into(),
-            asleep: asleep.into(),
+            asleep,
             moved,
             sent,
             sent_bytes,

@@ -44,6 +44,11 @@ impl EpTable {
         slots.filter_map(|(id, slot)| Some((id as u32, slot.as_deref()?)))
     }
 
+    /// Publishes the number of threads about to sleep.
+    pub(super) fn show_asleep(&mut self, threads: u64) {
+        self.slots.iter_mut().flatten().for_each(|ep| ep.published.set_asleep(threads));
+    }
+
     /// Returns the maximum number of endpoints at any time; all numbers are below it.
     pub(super) fn slots(&self) -> u32 {
         self.slots.len() as u32

@@ -82,7 +82,6 @@ mod traffic;
 mod transfer;
 mod tx_path;
 mod unknown_conns;
-mod waiters;
 mod zerocopy;
 mod zerocopy_completion;
 
@@ -232,12 +231,14 @@ impl<N: ShmTransport> StreamEngine<N> {
         }
         let Some(offer) = offer else { return };
         if offer != BackoffAction::Processor && !state.prepare_to_block() {
+            state.rx.tx.io.wake_up();
             return;
         }
         drop(state);
         offer.make(self.wait_fd());
         if let Some(mut state) = self.state.lock_if_idle() {
             state.rx.tx.io.poll.record_yield();
+            state.rx.tx.io.wake_up();
         }
     }
 
@@ -317,6 +318,13 @@ impl<N: ShmTransport> Progress for StreamEngine<N> {
     fn hold_off(&self) {
         // The lock holder makes progress, and this thread retries.
         self.state.run_for_library(|state| state.rx.tx.io.wake_up());
+    }
+
+    fn end_wait(&self) {
+        let mut state = self.lock();
+        let tx = &mut state.rx.tx;
+        tx.io.wake_up();
+        tx.eps.show_asleep(tx.io.poll.waiters() as u64);
     }
 
     fn is_serialized(&self) -> bool {

@@ -3,9 +3,9 @@
 //! Progress iterations are counted here, with and without progress. The poller is polled less often
 //! while it has no events, and not at all in most iterations while data arrives through shared
 //! memory. Peers omit doorbells while a thread polls, and ring them while one sleeps.
-use super::waiters::Waiters;
 use ofi_provider::backoff::{self, BackoffAction, PollBackoff};
 use ofi_provider::shm_channel::InlineRecv;
+use ofi_provider::waiters::Waiters;
 
 /// Maximum progress iterations between two polls of the poller.
 const MAX_POLL_GAP: u32 = 64;

@@ -2,16 +2,52 @@
 use super::*;
 use std::sync::mpsc::channel;
 
+/// Sources of progress counting the threads about to sleep, up to one for each.
+struct Sources<F> {
+    may_block: F,
+    awaited: AtomicUsize,
+}
+
+impl<F: Fn() -> bool> Sources<F> {
+    fn new(may_block: F) -> Self {
+        Self { may_block, awaited: AtomicUsize::new(0) }
+    }
+}
+
+impl<F: Fn() -> bool> WakeSources for Sources<F> {
+    fn may_block(&self) -> bool {
+        self.awaited.store(1, Ordering::SeqCst);
+        (self.may_block)()
+    }
+
+    fn end_wait(&self) {
+        self.awaited.store(0, Ordering::SeqCst);
+    }
+}
+
 fn blocking<T>(
     wait: Option<&Wait>,
     timeout: c_int,
-    sources_may_block: impl Fn() -> bool,
+    may_block: impl Fn() -> bool,
+    look: impl Fn() -> Result<T>,
+    ready: impl Fn() -> bool,
+) -> Result<T> {
+    let sources = Sources::new(may_block);
+    let answer = blocking_on(&sources, wait, timeout, look, ready);
+    assert_eq!(sources.awaited.load(Ordering::SeqCst), 0, "the thread counts as asleep");
+    answer
+}
+
+fn blocking_on<T, S: WakeSources>(
+    sources: &S,
+    wait: Option<&Wait>,
+    timeout: c_int,
     look: impl Fn() -> Result<T>,
     ready: impl Fn() -> bool,
 ) -> Result<T> {
     let mut call = Blocking::new(timeout);
     loop {
-        let answer = call.look(wait, &sources_may_block, &look, &ready);
+        let answer = call.look(wait, sources, &look, &ready);
         // SAFETY: threads of tests are not cancelled.
         if !unsafe { call.can_continue() } {
             return answer;
@@ -235,4 +271,39 @@ fn armed_descriptor_reports_entries_left_by_a_blocking_call() {
     });
     let events = wait.epoll.wait(Some(Duration::ZERO), |_| ()).unwrap();
     assert_eq!((left.load(Ordering::SeqCst), events), (1, 1));
+}
+
+#[test]
+fn thread_counts_as_asleep_only_within_its_call() {
+    let wait = Wait::new(WaitKind::Fd).unwrap();
+    let looks = std::cell::Cell::new(0);
+    // The second look finds what the first did not, without progress of the sources.
+    let second = |answer: Result| {
+        looks.set(0);
+        let look = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 { Err(Error::AGAIN) } else { answer }
+        };
+        let sources = Sources::new(|| {
+            wait.entry_written();
+            true
+        });
+        let answer = blocking_on(&sources, Some(&wait), -1, look, || false);
+        assert_eq!((looks.get(), sources.awaited.into_inner()), (2, 0));
+        answer
+    };
+    assert_eq!(second(Ok(())), Ok(()));
+    assert_eq!(second(Err(Error::AVAIL)), Err(Error::AVAIL));
+    // Something came between the preparations of two sources.
+    assert_eq!(
+        blocking(Some(&wait), 0, || false, || Err::<(), _>(Error::AGAIN), || false),
+        Err(Error::AGAIN)
+    );
+    let sources = Sources::new(|| {
+        wait.signal();
+        false
+    });
+    let nothing = || Err::<(), _>(Error::AGAIN);
+    assert_eq!(blocking_on(&sources, Some(&wait), -1, nothing, || false), Err(Error::AGAIN));
+    assert_eq!(sources.awaited.into_inner(), 0);
 }

@@ -1,35 +1,37 @@
-//! Waiters: threads sleeping while peers may write to shared memory without a poller.
+//! Waiters: threads sleeping until an engine has something to do.
 //!
-//! A thread sleeping on the poller's descriptor must be woken regardless of other threads. So a
-//! thread preparing to sleep sets a mark, and peers ring doorbells until all marks are cleared.
-//! Each thread clears its own mark at its next progress iteration, or before other work. A
-//! remaining mark of a thread that never returns costs peers one call per message.
-
-use ofi_provider::sys::thread_number;
+//! A thread sleeping on an engine's descriptor must be woken regardless of other threads. So a
+//! thread preparing to sleep sets a mark, and peers writing to shared memory ring doorbells until
+//! all marks are cleared. Each thread clears its own mark at its next progress iteration, or at
+//! the end of its blocking call ([`Progress::end_wait`](crate::progress::Progress::end_wait)). A
+//! remaining mark costs peers one system call per message.
+use crate::sys::thread_number;
 
 /// Marks of the threads prepared to sleep.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Vec<usize>);
+pub struct Waiters(Vec<usize>);
 
 impl Waiters {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns true if no thread is about to sleep.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Number of waiters.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The calling thread prepares to sleep.
-    pub(super) fn add(&mut self) {
+    pub fn add(&mut self) {
         if !self.0.contains(&thread_number()) {
             self.0.push(thread_number());
         }
     }
 
     /// The calling thread does not sleep.
-    pub(super) fn remove(&mut self) {
+    pub fn remove(&mut self) {
         let own = thread_number();
         self.0.retain(|mark| *mark != own);
     }
