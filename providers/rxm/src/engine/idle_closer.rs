@@ -96,7 +96,7 @@ fn others_of(ep: &RxmEngineEp, id: u32) -> impl Iterator<Item = (u32, &RxmConn)>
     ep.conns.iter().filter(move |(of, conn)| *of != id && conn.peer == peer && conn.first == 0)
 }
 
-/// Returns true if a connection may be closed: it is a first one, its peer has no other that is not
+/// Returns true if a connection may be closed: it is a first one, the others of its peer are
 /// established, and nothing is in flight. The end of an unknown peer's connection would permit
 /// dropping its buffered messages.
 fn may_end(ep: &RxmEngineEp, id: u32) -> bool {

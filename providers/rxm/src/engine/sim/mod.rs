@@ -767,8 +767,8 @@ fn endpoints_with_few_descriptors_complete_each_operation_once() {
     }
 }
 
-/// Contexts of scalable endpoints, connections of an endpoint to itself, and crossing calls, each of
-/// which use more than one descriptor.
+/// Contexts of scalable endpoints, connections of an endpoint to itself, and crossing calls use
+/// several descriptors.
 #[test]
 fn endpoints_of_any_kind_with_few_descriptors_complete_each_operation_once() {
     let few = [(12, 103), (10, 338)];
