@@ -41,6 +41,11 @@ impl Link {
     pub(super) fn is_established(self) -> bool {
         matches!(self, Self::Connected | Self::Closing)
     }
+
+    /// Returns true if no request for a connection is on its way.
+    pub(super) fn is_settled(self) -> bool {
+        self.is_established() || self == Self::Refused
+    }
 }
 
 /// One connection, or the attempt at one.

@@ -12,12 +12,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of times that the pause after a refused request doubles.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// Numbers of connections: all open ones of the process, and the ones of a domain with a request of this
-/// end to close them.
+/// Numbers of connections: all open ones of the process, the ones of a domain with a request of this
+/// end to close them, and the ones of a domain queued for want of descriptors.
 #[derive(Default, Debug)]
 pub(super) struct ConnCounts {
     open: Arc<AtomicUsize>,
     ending: Arc<AtomicUsize>,
+    missing: Arc<AtomicUsize>,
 }
 
 /// Counts a connection for the lifetime of this value.
@@ -42,7 +43,7 @@ impl ConnCounts {
     pub(super) fn of_process() -> Self {
         static OPEN: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
         let open = if cfg!(test) { Arc::default() } else { OPEN.clone() };
-        Self { open, ending: Arc::default() }
+        Self { open, ..Self::default() }
     }
 
     /// Counts an open connection.
@@ -58,6 +59,11 @@ impl ConnCounts {
     /// Returns the number of connections about to end.
     pub(super) fn ending(&self) -> usize {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of connections queued for want of descriptors.
+    pub(super) fn missing(&self) -> usize {
+        self.missing.load(Ordering::Relaxed)
     }
 }
 
@@ -134,6 +140,8 @@ pub(super) struct ConnSpace {
 pub(super) struct ConnLimit {
     /// Connections with a request to close them, by their source, with the time limit of the answer.
     ending: Vec<(u64, Instant, CountedConn)>,
+    /// Connections counted as queued for want of descriptors, for other endpoints of the domain.
+    missing: Vec<CountedConn>,
     /// The core provider reports the descriptors of its connections, and their limit.
     pub(super) reads_core: bool,
     /// More connections are open or wait than the limit.
@@ -167,6 +175,11 @@ impl ConnLimit {
         self.ending.retain(|(source, until, _)| now < *until && is_pending(*source));
     }
 
+    /// Counts the connections of the endpoint queued for want of descriptors.
+    pub(super) fn count_missing(&mut self, counts: &ConnCounts, missing: usize) {
+        self.missing.resize_with(missing, || CountedConn::new(&counts.missing));
+    }
+
     /// Records an opened connection.
     pub(super) fn opened(&mut self) {
         self.may_exceed = false;
@@ -191,6 +204,19 @@ mod tests {
         assert_eq!(counts.open(), 3);
         drop(open);
         assert_eq!(counts.open(), 0);
+    }
+
+    #[test]
+    fn missing_connections_are_those_of_all_endpoints() {
+        let counts = ConnCounts::default();
+        let mut limits = [(); 2].map(|()| ConnLimit::default());
+        limits[0].count_missing(&counts, 3);
+        limits[1].count_missing(&counts, 2);
+        assert_eq!(counts.missing(), 5);
+        limits[0].count_missing(&counts, 1);
+        assert_eq!(counts.missing(), 3);
+        drop(limits);
+        assert_eq!(counts.missing(), 0);
     }
 
     #[test]

@@ -74,8 +74,12 @@ fn conn_space(ep: &RxmEngineEp) -> ConnSpace {
         space.is_half_full |= used >= max / 2;
         space.max = space.max.min(max);
     }
-    if ep.limit.shortage.is_pausing(clock()) {
-        space.excess = space.excess.max(queued.max(1));
+    let missing = match ep.limit.shortage.is_pausing(clock()) {
+        true => queued.max(1),
+        false => ep.common.conn_counts.missing(),
+    };
+    if missing > 0 {
+        space.excess = space.excess.max(missing);
         space.max = space.max.min(ep.common.conn_counts.open());
         space.has_space = false;
     }
@@ -96,8 +100,8 @@ fn others_of(ep: &RxmEngineEp, id: u32) -> impl Iterator<Item = (u32, &RxmConn)>
     ep.conns.iter().filter(move |(of, conn)| *of != id && conn.peer == peer && conn.first == 0)
 }
 
-/// Returns true if a connection may be closed: it is a first one, the others of its peer are
-/// established, and nothing is in flight. The end of an unknown peer's connection would permit
+/// Returns true if a connection may be closed: it is a first one, no request for another one with the
+/// peer is on its way, and nothing is in flight. The end of an unknown peer's connection would permit
 /// dropping its buffered messages.
 fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
     let conn = &ep.conns[id];
@@ -117,7 +121,7 @@ fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
         && conn.further.as_ref().is_none_or(|further| further.early.is_empty())
         && ep.peers.get(conn.peer).is_some_and(|peer| {
             peer.conns as usize == 1 + further.len()
-                || others_of(ep, id).all(|(_, conn)| conn.link.is_established())
+                || others_of(ep, id).all(|(_, conn)| conn.link.is_settled())
         })
         && !ep.parked.has_from(ep.conns.source(id))
         && !ep.fetches.sizes().any(|(of, _)| of == id)
@@ -134,6 +138,8 @@ pub(super) fn limit_connections(ep: &mut RxmEngineEp) {
         let conn = super::conn::came_on(&ep.conns, source);
         conn.is_some_and(|(_, conn)| conn.usage.requested.is_some())
     });
+    let missing = if ep.limit.shortage.is_pausing(now) { ep.connects.queued() } else { 0 };
+    ep.limit.count_missing(&ep.common.conn_counts, missing);
     let space = conn_space(ep);
     if space.max == usize::MAX {
         return;

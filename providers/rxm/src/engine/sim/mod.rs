@@ -771,7 +771,7 @@ fn endpoints_with_few_descriptors_complete_each_operation_once() {
 /// several descriptors.
 #[test]
 fn endpoints_of_any_kind_with_few_descriptors_complete_each_operation_once() {
-    let few = [(12, 103), (10, 338)];
+    let few = [(14, 142), (12, 103), (10, 166), (10, 338)];
     for (descriptors, seed) in few.into_iter().chain([53, 142].map(|seed| (16, seed))) {
         let change = |_: &mut SimPlan, world: &mut OverWires| {
             world.wires.descriptors = Some(descriptors);
