@@ -82,7 +82,8 @@ const CLASS_OF: [u8; BLOCKS] = {
 const BLOCK_ALIGN: usize = 128;
 
 /// Minimum alignment of memory returned by malloc.
-const MALLOC_ALIGN: usize = 16;
+const MALLOC_ALIGN: usize =
+    if cfg!(any(target_pointer_width = "64", target_arch = "x86")) { 16 } else { 8 };
 
 /// Returns memory of malloc, freed by `free`, or null if there is none.
 fn obtain(size: usize, align: usize) -> *mut u8 {
@@ -488,7 +489,7 @@ mod tests {
     #[test]
     fn allocator_returns_requested_sizes_and_moves_contents() {
         let heap = Heap;
-        for (size, align) in [(1, 1), (24, 8), (100, 64), (4096, 4096)] {
+        for (size, align) in [(1, 1), (24, 8), (24, 16), (40, 16), (100, 64), (4096, 4096)] {
             let small = layout(size, align);
             // SAFETY: layouts of more than no bytes; each allocation is used as large as it is, and freed once.
             unsafe {

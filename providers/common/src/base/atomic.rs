@@ -134,14 +134,22 @@ fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
     of_kind && of_class
 }
 
+/// Size of a long double.
+const LONG_DOUBLE: usize = if cfg!(target_pointer_width = "64") {
+    16
+} else if cfg!(target_arch = "x86") {
+    12
+} else {
+    8
+};
+
 /// Bytes of an element of the type with this number; -FI_EOPNOTSUPP if there is none.
 pub(crate) fn size_of_type(datatype: u32) -> Result<usize> {
     let known = usize::try_from(datatype).ok().and_then(|number| DATATYPES.get(number));
     match known {
-        // Such elements can be moved even if they cannot be combined: their size is the one of
-        // every 64-bit Linux.
-        Some(FI_LONG_DOUBLE) if cfg!(target_pointer_width = "64") => Ok(16),
-        Some(FI_LONG_DOUBLE_COMPLEX) if cfg!(target_pointer_width = "64") => Ok(32),
+        // Such elements can be moved even if they cannot be combined.
+        Some(FI_LONG_DOUBLE) => Ok(LONG_DOUBLE),
+        Some(FI_LONG_DOUBLE_COMPLEX) => Ok(2 * LONG_DOUBLE),
         _ => known.and_then(|kind| class(*kind)).map(|(_, size)| size).ok_or(Error::OPNOTSUPP),
     }
 }
@@ -722,6 +730,9 @@ mod tests {
         let types = DATATYPES.len() as u32;
         assert!((0..types).all(|number| size_of_type(number).is_ok()));
         assert_eq!(size_of_type(types), Err(Error::OPNOTSUPP));
+        // C aligns it to its size, or to that of an address.
+        let size = size_of_type(FI_LONG_DOUBLE as u32).unwrap();
+        assert!(size % size_of::<usize>() == 0 && size >= size_of::<f64>());
     }
 
     #[test]

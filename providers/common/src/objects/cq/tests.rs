@@ -2,6 +2,7 @@
 use super::calls::{read, readfrom};
 use super::testing::{domain, queue};
 use super::*;
+use crate::abi::{fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry};
 use crate::buf::UntrustedBytes;
 use crate::packet_sink::deliver_to;
 use std::os::fd::RawFd;
@@ -33,13 +34,13 @@ fn entry_slot_is_available_only_with_space_and_no_contention() {
     (4..=6).for_each(|n| cq.write(entry(n)));
     assert_eq!(cq.fill(), [6, 3]);
     for n in 1..=6 {
-        let (mut capacity, mut src) = ([0u64; 6], 0);
+        // SAFETY: an entry of the queue's format.
+        let (mut to, mut src) = (unsafe { std::mem::zeroed::<fi_cq_tagged_entry>() }, 0);
         // SAFETY: the room is that of an entry of the queue's format.
-        unsafe {
-            let to = capacity.as_mut_ptr().cast();
-            assert_eq!(readfrom::<{ Level::SERIALIZED }>(cq.as_c(), to, 1, &raw mut src), 1);
-        }
-        assert_eq!((capacity, src), ([0, n, n, 1, 2, n * 3], n * 4));
+        let count = unsafe {
+            readfrom::<{ Level::SERIALIZED }>(cq.as_c(), (&raw mut to).cast(), 1, &raw mut src)
+        };
+        assert_eq!((count, to.members(), src), (1, vec![0, n, n, 1, 2, n * 3], n * 4));
     }
     assert!(!cq.has_entries());
     let waits = fi_cq_attr {
@@ -50,32 +51,77 @@ fn entry_slot_is_available_only_with_space_and_no_contention() {
     assert!(queue().next_entry().is_none(), "other threads may read it");
 }
 
+/// Entry of a format.
+trait CqEntry: Copy {
+    /// Returns the members in the order of the largest format.
+    fn members(&self) -> Vec<u64>;
+}
+
+impl CqEntry for fi_cq_entry {
+    fn members(&self) -> Vec<u64> {
+        vec![self.op_context as u64]
+    }
+}
+
+impl CqEntry for fi_cq_msg_entry {
+    fn members(&self) -> Vec<u64> {
+        vec![self.op_context as u64, self.flags, self.len as u64]
+    }
+}
+
+impl CqEntry for fi_cq_data_entry {
+    fn members(&self) -> Vec<u64> {
+        vec![self.op_context as u64, self.flags, self.len as u64, self.buf as u64, self.data]
+    }
+}
+
+impl CqEntry for fi_cq_tagged_entry {
+    fn members(&self) -> Vec<u64> {
+        let buf = self.buf as u64;
+        vec![self.op_context as u64, self.flags, self.len as u64, buf, self.data, self.tag]
+    }
+}
+
+/// Reads entries of type `E` from a queue of this format, which writes nothing else.
+fn entries_have_type<E: CqEntry>(format: fi_cq_format) {
+    let cq = open(Level::Serialized, attr(format, 8));
+    for n in [5, 6, 7] {
+        cq.write(entry(n));
+    }
+    let all = |n: u64| [0, n, n, 1, 2, n * 3];
+    // SAFETY: numbers and addresses.
+    let mut capacity = unsafe { std::mem::zeroed::<[E; 3]>() };
+    let bytes = |capacity: &mut [E; 3], index: usize| {
+        let start = (&raw mut capacity[index]).cast::<u8>();
+        // SAFETY: the bytes of an entry, of which those between members are initialized as well.
+        unsafe { std::slice::from_raw_parts_mut(start, size_of::<E>()) }.to_vec()
+    };
+    let mut read = |count, expected: &[u64]| {
+        let to = capacity.as_mut_ptr();
+        // SAFETY: there is room for three entries.
+        let read = unsafe {
+            to.write_bytes(0xff, 3);
+            read::<{ Level::SERIALIZED }>(cq.as_c(), to.cast(), count)
+        };
+        assert_eq!(read, expected.len() as isize);
+        for (index, n) in expected.iter().enumerate() {
+            let members = capacity[index].members();
+            assert_eq!(members, all(*n)[..members.len()]);
+        }
+        for index in expected.len()..3 {
+            assert!(bytes(&mut capacity, index).iter().all(|byte| *byte == 0xff));
+        }
+    };
+    read(1, &[5]);
+    read(3, &[6, 7]);
+}
+
 #[test]
 fn entry_size_follows_from_its_format() {
-    for (format, words) in [
-        (fi_cq_format::FI_CQ_FORMAT_CONTEXT, 1),
-        (fi_cq_format::FI_CQ_FORMAT_MSG, 3),
-        (fi_cq_format::FI_CQ_FORMAT_DATA, 5),
-        (fi_cq_format::FI_CQ_FORMAT_TAGGED, 6),
-    ] {
-        let cq = open(Level::Serialized, attr(format, 8));
-        for n in [5, 6, 7] {
-            cq.write(entry(n));
-        }
-        let all = |n: u64| [0, n, n, 1, 2, n * 3];
-        let mut capacity = [u64::MAX; 20];
-        let read = |capacity: &mut [u64], count| {
-            // SAFETY: there is room for three entries of any format.
-            unsafe { read::<{ Level::SERIALIZED }>(cq.as_c(), capacity.as_mut_ptr().cast(), count) }
-        };
-        assert_eq!(read(&mut capacity, 1), 1);
-        assert_eq!(capacity[..words], all(5)[..words]);
-        assert!(capacity[words..].iter().all(|word| *word == u64::MAX));
-        assert_eq!(read(&mut capacity, 3), 2);
-        assert_eq!(capacity[..words], all(6)[..words]);
-        assert_eq!(capacity[words..2 * words], all(7)[..words]);
-        assert!(capacity[2 * words..].iter().all(|word| *word == u64::MAX));
-    }
+    entries_have_type::<fi_cq_entry>(fi_cq_format::FI_CQ_FORMAT_CONTEXT);
+    entries_have_type::<fi_cq_msg_entry>(fi_cq_format::FI_CQ_FORMAT_MSG);
+    entries_have_type::<fi_cq_data_entry>(fi_cq_format::FI_CQ_FORMAT_DATA);
+    entries_have_type::<fi_cq_tagged_entry>(fi_cq_format::FI_CQ_FORMAT_TAGGED);
 }
 
 /// Source with a message of three bytes from source 7 in each progress iteration.

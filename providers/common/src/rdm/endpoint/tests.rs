@@ -235,16 +235,17 @@ fn options_are_numbers_of_the_right_size_or_refused() {
     let attr = RdmAttr::default();
     let srx = RdmEndpoint::shared_rx(engine.clone(), attr.clone(), ());
     let ep = RdmEndpoint::new(engine.clone(), attr, ());
+    const SIZE: usize = size_of::<usize>();
     let mut value = [0; 16];
-    assert_eq!(ep.getopt(FI_OPT_MIN_MULTI_RECV, &mut value), Ok(8));
-    assert_eq!(usize::from_ne_bytes(value[..8].try_into().unwrap()), 77);
-    assert_eq!(ep.getopt(FI_OPT_MIN_MULTI_RECV, &mut value[..4]), Err(Error::TOOSMALL));
-    assert_eq!(ep.getopt(FI_OPT_MAX_ATOMIC_SIZE, &mut value), Ok(8));
+    assert_eq!(ep.getopt(FI_OPT_MIN_MULTI_RECV, &mut value), Ok(SIZE));
+    assert_eq!(usize::from_ne_bytes(value[..SIZE].try_into().unwrap()), 77);
+    assert_eq!(ep.getopt(FI_OPT_MIN_MULTI_RECV, &mut value[..SIZE / 2]), Err(Error::TOOSMALL));
+    assert_eq!(ep.getopt(FI_OPT_MAX_ATOMIC_SIZE, &mut value), Ok(SIZE));
     for (ep, name) in [(&srx, FI_OPT_MAX_ATOMIC_SIZE), (&ep, FI_OPT_BUFFERED_MIN), (&ep, -7)] {
         assert_eq!(ep.getopt(name, &mut value), Err(Error::NOPROTOOPT));
-        assert_eq!(ep.setopt(name, &value[..8]), Err(Error::NOPROTOOPT));
+        assert_eq!(ep.setopt(name, &value[..SIZE]), Err(Error::NOPROTOOPT));
     }
-    assert_eq!(ep.setopt(FI_OPT_MIN_MULTI_RECV, &value[..4]), Err(Error::INVAL));
+    assert_eq!(ep.setopt(FI_OPT_MIN_MULTI_RECV, &value[..SIZE / 2]), Err(Error::INVAL));
     ep.setopt(FI_OPT_MIN_MULTI_RECV, &512usize.to_ne_bytes()).unwrap();
     assert_eq!(engine.state().matcher.queues.min_multi_recv(), 512);
 }
