@@ -133,12 +133,30 @@ impl BackoffPolicy {
 /// the network would drop most requests, and the retransmissions would take long.
 pub const CALLS_AT_A_TIME: usize = 32;
 
+/// Maximum number of concurrent connects to peers that have answered all before: then the connects of
+/// one process to many peers wait for the answers of as many at a time, not for 32 after 32.
+pub const MOST_CALLS_AT_A_TIME: usize = 1024;
+
 /// Time after which unanswered connects no longer delay others, if none was answered within it.
 const LONG_CALL: Duration = Duration::from_secs(2);
+
+/// State of a call, for the number of concurrent ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallState {
+    /// The peer has not answered yet.
+    Pending,
+    /// The peer has accepted, and the connection exists.
+    Made,
+    /// The peer has rejected the call, or the connection is over.
+    Failed,
+}
 
 /// The calls under way, as far as they count for [`CALLS_AT_A_TIME`].
 #[derive(Default, Debug)]
 pub struct ConnectLimiter {
+    /// Number of concurrent calls permitted beyond the initial one: grows by one with each call accepted,
+    /// and is halved when calls fail or expire.
+    grown: usize,
     /// Number of a connection, its mark distinguishing reuses of the number, and its start time.
     calls: Vec<(u32, u64, Instant)>,
     /// When a call was last seen to be answered.
@@ -151,25 +169,36 @@ impl ConnectLimiter {
         self.calls.push((id, mark, now));
     }
 
-    /// Returns true if another connect may start, with at most `most` in flight. `is_under_way`
-    /// returns true if the connect with a given connection number and mark is not answered yet.
+    /// Returns true if another connect may start. The maximum in flight starts at `first`, and grows to
+    /// `most`. `state_of` returns the state of the call with a given connection number and mark.
     pub fn has_space(
         &mut self,
+        first: usize,
         most: usize,
         now: Instant,
-        is_under_way: impl Fn(u32, u64) -> bool,
+        state_of: impl Fn(u32, u64) -> CallState,
     ) -> bool {
-        if self.calls.len() < most {
+        if self.calls.len() < (first + self.grown).min(most) {
             return true;
         }
-        let before = self.calls.len();
-        self.calls.retain(|&(id, mark, _)| is_under_way(id, mark));
-        if self.calls.len() < before {
+        let (before, mut failed) = (self.calls.len(), 0);
+        self.calls.retain(|&(id, mark, _)| {
+            let state = state_of(id, mark);
+            failed += usize::from(state == CallState::Failed);
+            state == CallState::Pending
+        });
+        let answered = before - self.calls.len();
+        if answered > 0 {
             self.answered = Some(now);
         } else if self.next_slot().is_some_and(|at| at <= now) {
             self.calls.retain(|(.., started)| now.saturating_duration_since(*started) < LONG_CALL);
+            failed = before - self.calls.len();
         }
-        self.calls.len() < most
+        self.grown = match failed {
+            0 => (self.grown + answered).min(most.saturating_sub(first)),
+            _ => self.grown / 2,
+        };
+        self.calls.len() < (first + self.grown).min(most)
     }
 
     /// When the oldest of the calls stops to count if no call is answered, if there are any.
@@ -413,20 +442,42 @@ mod tests {
     fn concurrent_connects_are_limited_and_unanswered_ones_expire() {
         let (now, mut pace) = (Instant::now(), ConnectLimiter::default());
         assert_eq!(pace.next_slot(), None);
+        let pending = |_, _| CallState::Pending;
         for id in 0..3 {
-            assert!(pace.has_space(3, now, |_, _| true));
+            assert!(pace.has_space(3, 3, now, pending));
             pace.started(id, 7, now);
         }
-        assert!(!pace.has_space(3, now, |_, _| true));
+        assert!(!pace.has_space(3, 3, now, pending));
         let soon = now + LONG_CALL / 2;
-        assert!(pace.has_space(3, soon, |id, mark| (id, mark) != (1, 7)), "one was answered");
+        let one =
+            |id, mark| if (id, mark) == (1, 7) { CallState::Made } else { CallState::Pending };
+        assert!(pace.has_space(3, 3, soon, one), "one was answered");
         pace.started(1, 8, soon);
         // As long as some are answered, the others count.
         let later = pace.next_slot().unwrap();
         assert_eq!(later, soon + LONG_CALL);
-        assert!(!pace.has_space(3, later - Duration::from_millis(1), |_, _| true));
-        assert!(pace.has_space(3, later, |_, _| true));
+        assert!(!pace.has_space(3, 3, later - Duration::from_millis(1), pending));
+        assert!(pace.has_space(3, 3, later, pending));
         assert!(pace.calls.is_empty());
+    }
+
+    #[test]
+    fn accepted_connects_permit_more_at_a_time_and_failed_ones_fewer() {
+        let (now, mut pace, mut id) = (Instant::now(), ConnectLimiter::default(), 0);
+        // Starts as many as there may be, all earlier ones being in this state.
+        let mut start = |state| {
+            let first = id;
+            let state_of = |of, _| if of < first { state } else { CallState::Pending };
+            while pace.has_space(4, 20, now, state_of) {
+                pace.started(id, 7, now);
+                id += 1;
+            }
+            pace.calls.len()
+        };
+        let made = [(); 4].map(|()| start(CallState::Made));
+        assert_eq!(made, [4, 8, 16, 20]);
+        assert_eq!([(); 3].map(|()| start(CallState::Failed)), [12, 8, 6]);
+        assert_eq!(start(CallState::Pending), 6);
     }
 
     #[test]

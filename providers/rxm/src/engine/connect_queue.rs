@@ -2,11 +2,15 @@
 use super::common::clock;
 use super::conn::{Link, came_on};
 use super::conns::RxmConns;
-use ofi_provider::conn_arbiter::{CALLS_AT_A_TIME, ConnectLimiter};
+use ofi_provider::conn_arbiter::{
+    CALLS_AT_A_TIME, CallState, ConnectLimiter, MOST_CALLS_AT_A_TIME,
+};
 use std::collections::VecDeque;
 
-/// Maximum concurrent connection attempts; few for simulated peers, because there are few of them.
-const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
+/// Concurrent connection attempts, at first and at most; few for simulated peers, because there are few
+/// of them.
+const AT_A_TIME: [usize; 2] =
+    if cfg!(test) { [2, 4] } else { [CALLS_AT_A_TIME, MOST_CALLS_AT_A_TIME] };
 
 /// Connection attempts of an endpoint.
 #[derive(Default)]
@@ -22,8 +26,13 @@ impl ConnectQueue {
     /// Returns true if another connection attempt may start now
     /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)), with at most `most` of them.
     pub(super) fn has_space(&mut self, conns: &RxmConns, most: usize) -> bool {
-        let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
-        self.calls.has_space(AT_A_TIME.min(most), clock(), calls)
+        let state_of = |_, name| match came_on(conns, name).map(|(_, to)| to.link) {
+            Some(Link::Calling) => CallState::Pending,
+            Some(link) if link.is_established() => CallState::Made,
+            _ => CallState::Failed,
+        };
+        let [first, at_most] = AT_A_TIME.map(|number| number.min(most));
+        self.calls.has_space(first, at_most, clock(), state_of)
     }
 
     /// Records the start of an attempt.

@@ -11,7 +11,7 @@ use crate::conn_quota;
 use crate::transport::{ByteLink, ShmTransport, peer_of};
 use crate::wire::RequestNumber;
 use ofi_provider::addr::Addr;
-use ofi_provider::conn_arbiter::ConnectLimiter;
+use ofi_provider::conn_arbiter::{CallState, ConnectLimiter};
 use ofi_provider::conn_limit::max_calls;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
@@ -186,8 +186,12 @@ impl Connector {
         let conns = &tx.io.conns;
         let most = N::Link::settings().calls.min(max_calls(tx.io.max_conns()));
         tx.io.has_space()
-            && self.calls.has_space(most, tx.io.net.now(), |id, serial| {
-                conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
+            && self.calls.has_space(most, most, tx.io.net.now(), |id, serial| {
+                match conns.named((id, serial)).map(|conn| conn.is_connected()) {
+                    Some(false) => CallState::Pending,
+                    Some(true) => CallState::Made,
+                    None => CallState::Failed,
+                }
             })
     }
 
