@@ -23,21 +23,27 @@ fn put_word(memory: &std::fs::File, at: u64, word: u64) {
     memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
 }
 
+/// Writes a word of 32 bits.
+fn put_half(memory: &std::fs::File, at: u64, word: u32) {
+    use std::os::unix::fs::FileExt;
+    memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
+}
+
 #[test]
 fn invalid_reader_position_ends_the_channel() {
-    for (claim, maker) in [2, 1 << 31, u64::from(u32::MAX)].into_iter().zip([true, false, true]) {
+    for (claim, maker) in [2, 1 << 31, u32::MAX].into_iter().zip([true, false, true]) {
         let (end, memory, [out, _]) = end_of_hostile(maker);
         assert_eq!(end.send(&[1; 1000]), Ok(1000));
-        put_word(&memory, out + TAKEN, claim);
+        put_half(&memory, out + TAKEN, claim);
         assert_eq!(end.send(&[1; 4000]), Err(Error::PROTO), "{claim:x}");
         assert!(end.has_space(), "the error is told by a send");
     }
     // Fewer than before.
     let (end, memory, [out, _]) = end_of_hostile(true);
     assert_eq!(end.send(&[1; 4000]), Ok(4000));
-    put_word(&memory, out + TAKEN, 2);
+    put_half(&memory, out + TAKEN, 2);
     assert_eq!(end.send(&[1; 4000]), Ok(4000));
-    put_word(&memory, out + TAKEN, 1);
+    put_half(&memory, out + TAKEN, 1);
     assert_eq!(end.send(&[1; 4000]), Err(Error::PROTO));
     // The peer reports reads of buffers that were not exposed.
     let (end, memory, [out, _]) = end_of_hostile(true);
@@ -45,13 +51,13 @@ fn invalid_reader_position_ends_the_channel() {
     list.push_bytes(b"some");
     end.send_list(&list, CopyMode::ZeroCopy).unwrap();
     assert!(end.zcopy_completed().is_ok());
-    put_word(&memory, out + CAN_FETCH, 1);
+    put_half(&memory, out + CAN_FETCH, 1);
     assert!(end.can_expose());
     let large = [0; 8192];
     let mut list = GatherList::default();
     list.push_bytes(&large);
     end.send_list(&list, CopyMode::ZeroCopy).unwrap();
-    put_word(&memory, out + FETCHED, 2);
+    put_half(&memory, out + FETCHED, 2);
     assert_eq!(end.zcopy_completed(), Err(Error::PROTO));
 }
 
@@ -84,7 +90,8 @@ fn invalid_cell_from_a_writer_ends_the_channel() {
     put_word(&memory, inbound + CELLS_AT, cell(3, 1));
     assert_eq!(end.recv(&mut [7; 8192]), Err(DEVICE_CELL));
     for (kind, result) in [(0, Err(Error::PROTO)), (3, Err(Error::PROTO)), (2, Ok(9))] {
-        put_word(&memory, inbound + CELLS_AT + 8, 9 << 32 | kind);
+        put_half(&memory, inbound + CELLS_AT + 8, kind);
+        put_half(&memory, inbound + CELLS_AT + 12, 9);
         assert_eq!(end.device_cell().map(|cell| cell.number), result);
     }
     // Well-formed data has the requested length, with arbitrary bytes; the number of another
@@ -98,10 +105,10 @@ fn invalid_cell_from_a_writer_ends_the_channel() {
     assert_eq!(end.recv(&mut buf), Ok(3996));
     // Bytes are where all of them are in the memory beside the cells.
     for (position, len, good) in [(3996, 100, true), (3997, 100, false), (1, 4096, false)] {
-        let segments = [position, position | 1 << 31, u64::from(u32::MAX)];
+        let segments = [position, position | 1 << 31, u32::MAX];
         for (position, good) in segments.into_iter().zip([good, false, false]) {
             let (end, memory, [_, inbound]) = end_of_hostile(true);
-            put_word(&memory, inbound + CELLS_AT + 8, position);
+            put_half(&memory, inbound + CELLS_AT + 8, position);
             put_word(&memory, inbound + CELLS_AT, cell(1, len));
             for _ in 0..2 {
                 assert_eq!(end.recv_inline(|_| true), InlineRecv::Else);
