@@ -309,6 +309,23 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         Some(self.multi.part_of(posted, taken, envelope.len, self.min_multi_recv))
     }
 
+    /// Takes a receive like [`take_posted`](Self::take_posted), unless it is in memory of a device.
+    #[inline]
+    pub(super) fn take_posted_host(
+        &mut self,
+        queue: usize,
+        source: fi_addr_t,
+        envelope: &Envelope,
+    ) -> Option<Recv> {
+        let posted = &mut self.posted[queue];
+        let taken = posted.take(source, envelope.tag)?;
+        if taken.value.buf.is_device() {
+            posted.put_back(taken);
+            return None;
+        }
+        Some(self.multi.part_of(posted, taken, envelope.len, self.min_multi_recv))
+    }
+
     /// Returns the match of a message, with a receive or to be discarded.
     pub(super) fn match_message(
         &self,

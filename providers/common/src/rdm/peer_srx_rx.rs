@@ -49,7 +49,8 @@ impl PeerSrxQueue {
     }
 
     /// A receive for a message from `sender`, if the owner has one. The caller buffers a message
-    /// without a receive if `is_last`, and requests one again if not.
+    /// without a receive if `is_last`. Otherwise it requests one again, and none is possibly in memory
+    /// of a device.
     pub(super) fn take(
         &mut self,
         envelope: &Envelope,
@@ -58,7 +59,7 @@ impl PeerSrxQueue {
     ) -> Option<Recv> {
         // Other owners keep an entry for each query without a receive: they get one query for each
         // message, followed by its note.
-        if !is_last && !self.owner.is_own() {
+        if !is_last && (!self.owner.is_own() || self.devices.is_some()) {
             return None;
         }
         // A message that is asked for again may have a receive by now, and those behind it must not

@@ -1,6 +1,7 @@
 //! Calls of simulated applications: messages, accesses and cancellations.
 use super::*;
 use crate::device;
+use ofi_provider::reserved::WITH_DEVICES;
 
 impl<W: SimWorld> Sim<W> {
     pub(super) fn send_something(&mut self, node: usize) {
@@ -42,7 +43,8 @@ impl<W: SimWorld> Sim<W> {
         let is_on_device = flags & FI_INJECT == 0 && self.uses_device();
         let of = self.nodes[node].as_ref()?;
         let (buf, on_device) = source(&mut bytes, is_on_device);
-        let op = SendOp { buf, dest, context: context(id), data: id as u64, tag, flags };
+        let op_flags = flags | device_flag(is_on_device);
+        let op = SendOp { buf, dest, context: context(id), data: id as u64, tag, flags: op_flags };
         let ep = of.tx(from);
         let result = if class.is_some() { ep.tsend(op) } else { ep.send(op) };
         if !self.is_taken(node, result) {
@@ -141,6 +143,7 @@ impl<W: SimWorld> Sim<W> {
             OracleOp::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };
         self.oracle.took(node, oracle_op, bytes, Box::default(), true, false);
         self.oracle.located_last(on_device);
+        let flags = flags | device_flag(is_on_device);
         let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
         let ep = of.rx(at);
         if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
@@ -352,6 +355,11 @@ fn source(bytes: &mut [u8], is_on_device: bool) -> (SendBuf, usize) {
     }
     device::mask(bytes);
     (bytes_to_send(bytes).with_locations(device::locations()), bytes.len())
+}
+
+/// Returns the flag of an operation with memory of the device, or none.
+fn device_flag(is_on_device: bool) -> u64 {
+    if is_on_device { WITH_DEVICES } else { 0 }
 }
 
 /// Returns a receive buffer with its first segment, of `len` bytes, in memory of the device or not, and

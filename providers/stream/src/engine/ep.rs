@@ -376,9 +376,9 @@ impl StreamEngineEp {
     }
 
     /// Returns true if messages may use the fast paths. These check only the flags of the call and
-    /// deliver no buffered message, and nothing to memory of devices.
+    /// deliver no buffered message. They leave messages from and to memory of devices to the others.
     pub(crate) fn is_fast(&self) -> bool {
-        !self.is_buffered() && self.identity.attr.send_flags == 0 && self.bounce.is_none()
+        !self.is_buffered() && self.identity.attr.send_flags == 0
     }
 
     /// Returns true if the endpoint accepts the library's internal messages (FI_COLLECTIVE,

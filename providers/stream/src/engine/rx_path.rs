@@ -88,6 +88,7 @@ impl<N: ShmTransport> RxPath<N> {
         let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
             Err(Error::AGAIN | Error::INTR) => return FastReadResult::Nothing,
+            Err(DEVICE_CELL) => return FastReadResult::Not,
             end => {
                 self.fail(id, end.err().unwrap_or(Error::CONNRESET));
                 return FastReadResult::Moved;

@@ -25,14 +25,14 @@ use ofi_provider::cq::{Completion, Context};
 use ofi_provider::deferred::is_group_notice;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::MrTable;
-use ofi_provider::reserved::INTERNAL_OP;
+use ofi_provider::reserved::{INTERNAL_OP, WITH_DEVICES};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// Flags of an operation excluding the fast path (`send_fast`).
-const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | INTERNAL_OP;
+const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | INTERNAL_OP | WITH_DEVICES;
 
 /// Reason for the end of the connection with this number. [`RxPath::conclude`](super::rx_path::RxPath::conclude)
 /// ends it.

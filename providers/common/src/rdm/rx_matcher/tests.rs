@@ -4,9 +4,10 @@ use super::super::unexpected_quota::{MAX_LEFT, ONE_UNKNOWN_PEER, SURE};
 use super::*;
 use crate::abi::FI_COMPLETION;
 use crate::abi::{FI_ADDR_UNSPEC, FI_REMOTE_CQ_DATA};
-use crate::buf::UntrustedBytes;
+use crate::buf::{Locations, UntrustedBytes};
 use crate::cq::Cq;
 use crate::cq::testing::queue;
+use crate::device::testing::FakeDevice;
 use crate::packet_sink::{PacketSink, deliver_to};
 
 /// Unexpected message: its bytes, if arrived, and its memory.
@@ -186,6 +187,30 @@ fn fast_paths_match_like_the_slow_paths() {
     assert!(bound.matcher.post_fast(nowhere(1, 6, 0), true).is_some());
     assert!(bound.matcher.post_fast(nowhere(1, 6, FI_PEEK), false).is_some());
     assert!(bound.matcher.post_fast(nowhere(1, 6, 0), false).is_none());
+}
+
+#[test]
+fn fast_paths_leave_memory_of_devices_to_the_slow_path() {
+    let (mut bound, memory) = (Bound::new(), RecvMemory::new());
+    let location = FakeDevice::new(None).location();
+    let on_device = |number, flags| {
+        let mut locations = Locations::default();
+        locations[0] = Some(location);
+        receive(memory.part(4).with_locations(locations), number, 5, flags)
+    };
+    for (number, flags) in [(1, 0), (2, FI_MULTI_RECV)] {
+        bound.post(on_device(number, flags), true).unwrap();
+        bound.post(receive(memory.part(4), 3, 5, 0), true).unwrap();
+        // The receive stays the oldest one.
+        for bytes in [&[9][..], &[9; 4], &[9; 8]] {
+            assert!(!bound.matcher.recv_fast(1, true, 5, None, bytes));
+            assert!(!bound.matcher.receive_whole(1, true, 5, None, bytes));
+        }
+        assert!(bound.arrives(message(1, 5, 4)));
+        assert!(bound.matcher.recv_fast(1, true, 5, None, &[8][..]));
+        assert_eq!(bound.reported(), [(number, Ok(4)), (3, Ok(1))]);
+        assert_eq!(memory.0[..2], [8, 0]);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::probes::{self, TracedTransfer};
 
 impl<B: UnexpectedBody> RxMatcher<B> {
     /// Implements [`take_posted`](Self::take_posted). The caller buffers the message without a
-    /// receive if `is_last`, and requests one again if not.
+    /// receive if `is_last`. Otherwise it requests one again, and none is in memory of a device.
     #[inline]
     pub(super) fn take_of(&mut self, envelope: &Envelope, is_last: bool) -> Option<Recv> {
         let recv = self.take_untraced(envelope, is_last)?;
