@@ -45,6 +45,7 @@
  *   fabbench couples rdm PROVIDER SIZE COUNT
  *       half a round trip of the slowest of SIZE pairs that play at once, microseconds
  *
+ * FABBENCH_HMEM=1: the endpoints are asked to have FI_HMEM; all buffers are the host's.
  * FABBENCH_NODE=ADDRESS: the address of the serving process, in place of 127.0.0.1.
  * FABBENCH_SERVER_NETNS=FILE: of two processes the serving one enters this network namespace,
  * which has that address, before it calls libfabric; not with raw.
@@ -170,6 +171,10 @@ static struct fi_info *find(const char *node, const char *service, uint64_t flag
 	h->caps = type == FI_EP_RDM ? FI_TAGGED | more_caps : FI_MSG;
 	if (more_caps & FI_RMA)
 		h->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	if (getenv("FABBENCH_HMEM")) {
+		h->caps |= FI_HMEM;
+		h->domain_attr->mr_mode |= FI_MR_HMEM;
+	}
 	h->mode = FI_CONTEXT | FI_CONTEXT2;
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
 	if (type == FI_EP_MSG)

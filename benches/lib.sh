@@ -33,7 +33,7 @@ wanted() { local k; [ -z "$BENCH_ONLY" ] && return 0; for k in $BENCH_ONLY; do [
 instructions() { # LIB PROVIDER SIZE
   local n out=()
   for n in 1000 21000; do
-    LD_PRELOAD=$WORK/slow_clock.so LD_LIBRARY_PATH=$1 timeout 200 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$WORK/cg" "$WORK/fabbench" steps rdm "$2" "$3" "$n" >"$WORK/cg.log" 2>"$WORK/err" || return 1
+    LD_PRELOAD=$WORK/slow_clock.so LD_LIBRARY_PATH=$1${STAND_INS:+:$STAND_INS} timeout 200 valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$WORK/cg" "$WORK/fabbench" steps rdm "$2" "$3" "$n" >"$WORK/cg.log" 2>"$WORK/err" || return 1
     out+=("$(sed -n 's/.*Collected : //p' "$WORK/err")")
   done
   echo $(((out[1] - out[0]) / 20000))
