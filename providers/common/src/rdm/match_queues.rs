@@ -296,30 +296,18 @@ impl<B: UnexpectedBody> MatchQueues<B> {
     }
 
     /// Takes the oldest receive matching a message. Of a multi-receive buffer it takes the part
-    /// needed for the message.
+    /// needed for the message. A receive in memory of a device stays unless `takes_devices`.
     #[inline]
     pub(super) fn take_posted(
         &mut self,
         queue: usize,
         source: fi_addr_t,
         envelope: &Envelope,
+        takes_devices: bool,
     ) -> Option<Recv> {
         let posted = &mut self.posted[queue];
         let taken = posted.take(source, envelope.tag)?;
-        Some(self.multi.part_of(posted, taken, envelope.len, self.min_multi_recv))
-    }
-
-    /// Takes a receive like [`take_posted`](Self::take_posted), unless it is in memory of a device.
-    #[inline]
-    pub(super) fn take_posted_host(
-        &mut self,
-        queue: usize,
-        source: fi_addr_t,
-        envelope: &Envelope,
-    ) -> Option<Recv> {
-        let posted = &mut self.posted[queue];
-        let taken = posted.take(source, envelope.tag)?;
-        if taken.value.buf.is_device() {
+        if !takes_devices && taken.value.buf.is_device() {
             posted.put_back(taken);
             return None;
         }
@@ -386,7 +374,7 @@ impl<B: UnexpectedBody> MatchQueues<B> {
         let number = self.unexpected[queue].find(pattern)?;
         let buffered = self.unexpected[queue].get(number)?;
         let (envelope, source) = (buffered.envelope, buffered.source);
-        let recv = self.take_posted(queue, source, &envelope)?;
+        let recv = self.take_posted(queue, source, &envelope, true)?;
         let matched = self.match_message(queue, number, Some(recv))?;
         Some(MatchedMessage { fills: Some(pattern), ..matched })
     }

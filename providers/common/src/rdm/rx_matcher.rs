@@ -454,10 +454,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             self.completions.part();
             return Some(recv);
         }
-        self.queues.with(queue, |queues| match is_last {
-            true => queues.take_posted(queue, source, envelope),
-            false => queues.take_posted_host(queue, source, envelope),
-        })
+        self.queues.with(queue, |queues| queues.take_posted(queue, source, envelope, is_last))
     }
 
     /// Returns true if the unexpected messages of an unknown peer exceed its quota. All unknown
