@@ -11,7 +11,7 @@ pub use crate::on_domain::{AwaitedCntr, CntrWatch};
 use crate::peer::CntrOwner;
 use crate::progress::Progress;
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources, cancellable};
-use crate::wait_set::{WaitSet, Waitable};
+use crate::wait_set::{WaitDescriptor, WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -249,14 +249,6 @@ impl Cntr {
         if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
     }
 
-    /// Implements `fi_trywait`. The application reads the counter again afterwards, so only pending
-    /// work of the provider matters (fi_poll(3)).
-    pub fn try_wait(&self) -> Result {
-        self.wait()?.ok_or(Error::INVAL)?.arm()?;
-        self.progress.progress();
-        if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
-    }
-
     /// Returns the wait object for blocking calls, or `None` if the counter does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&*self.progress))
@@ -286,6 +278,16 @@ impl WakeSources for Cntr {
 
     fn end_wait(&self) {
         self.progress.end_wait();
+    }
+}
+
+impl WaitDescriptor for Cntr {
+    /// The application reads the counter again afterwards, so only pending work of the provider
+    /// matters (fi_poll(3)).
+    fn try_wait(&self) -> Result {
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
+        self.progress.progress();
+        if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 }
 

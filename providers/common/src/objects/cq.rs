@@ -27,7 +27,7 @@ use crate::reserved::{
     DELIVERS_PACKETS, ENDS_WAIT, ERROR_MARK, HAS_ENTRIES, RUNS_PROGRESS, SPARES_CALLERS,
 };
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources};
-use crate::wait_set::{WaitSet, Waitable};
+use crate::wait_set::{WaitDescriptor, WaitSet, Waitable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -578,20 +578,6 @@ impl Cq {
         Ok(1)
     }
 
-    /// For `fi_trywait`: prepares the wait object for blocking; -FI_EAGAIN when
-    /// there is something to do or to read first.
-    pub fn try_wait(&self) -> Result {
-        self.wait()?.ok_or(Error::INVAL)?.arm()?;
-        if !self.has_entries() {
-            self.progress.get().progress();
-        }
-        if self.has_entries() || !self.progress.get().may_block() {
-            Err(Error::AGAIN)
-        } else {
-            Ok(())
-        }
-    }
-
     /// Returns the wait object for blocking calls, or `None` if the queue does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&**self.progress.source()))
@@ -618,6 +604,20 @@ impl WakeSources for Cq {
 
     fn end_wait(&self) {
         self.progress.get().end_wait();
+    }
+}
+
+impl WaitDescriptor for Cq {
+    fn try_wait(&self) -> Result {
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
+        if !self.has_entries() {
+            self.progress.get().progress();
+        }
+        if self.has_entries() || !self.progress.get().may_block() {
+            Err(Error::AGAIN)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
 use crate::progress::Progress;
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, WakeSources, cancellable};
-use crate::wait_set::{WaitSet, Waitable};
+use crate::wait_set::{WaitDescriptor, WaitSet, Waitable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::any::Any;
@@ -341,16 +341,6 @@ impl Eq {
         Ok(size_of::<fi_eq_err_entry>())
     }
 
-    /// For `fi_trywait`: prepares the wait object for blocking; -FI_EAGAIN when there is
-    /// something to do or to read first.
-    pub fn try_wait(&self) -> Result {
-        self.wait()?.ok_or(Error::INVAL)?.arm()?;
-        if !self.has_events() {
-            self.progress();
-        }
-        if !self.has_events() && self.may_block() { Ok(()) } else { Err(Error::AGAIN) }
-    }
-
     /// Makes progress and returns true if there is something to read.
     pub fn poll(&self) -> bool {
         if !self.has_events() {
@@ -369,6 +359,16 @@ impl WakeSources for Eq {
 
     fn end_wait(&self) {
         self.each_source(&mut |source| source.end_wait());
+    }
+}
+
+impl WaitDescriptor for Eq {
+    fn try_wait(&self) -> Result {
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
+        if !self.has_events() {
+            self.progress();
+        }
+        if !self.has_events() && self.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 }
 

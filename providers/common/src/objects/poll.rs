@@ -10,9 +10,9 @@ use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
-use crate::wait::{WakeSources, cancellable};
-use crate::wait_set::PollMember;
+use crate::wait::cancellable;
 pub use crate::wait_set::WaitSet;
+use crate::wait_set::{PollMember, WaitDescriptor};
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -98,36 +98,6 @@ pub unsafe fn try_wait(fids: *mut *mut fid, count: c_int) -> Result {
         }
     }
     Ok(())
-}
-
-/// Object with a descriptor to block on.
-trait WaitDescriptor: WakeSources {
-    /// Prepares blocking on the descriptor (fi_trywait(3)).
-    fn try_wait(&self) -> Result;
-}
-
-impl WaitDescriptor for Cq {
-    fn try_wait(&self) -> Result {
-        self.try_wait()
-    }
-}
-
-impl WaitDescriptor for Eq {
-    fn try_wait(&self) -> Result {
-        self.try_wait()
-    }
-}
-
-impl WaitDescriptor for Cntr {
-    fn try_wait(&self) -> Result {
-        self.try_wait()
-    }
-}
-
-impl WaitDescriptor for WaitSet {
-    fn try_wait(&self) -> Result {
-        self.try_wait()
-    }
 }
 
 /// Returns the object with a descriptor to block on.

@@ -11,6 +11,13 @@ use crate::wait::{Blocking, Wait, WaitKind, WakeSources, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, Weak};
 
+/// Object with a descriptor to block on.
+pub(super) trait WaitDescriptor: WakeSources {
+    /// Prepares blocking on the descriptor (fi_trywait(3)). Fails with -FI_EAGAIN when there is
+    /// something to do or to read first.
+    fn try_wait(&self) -> Result;
+}
+
 /// A queue or counter, as a member of sets.
 pub trait Waitable: WakeSources + Send + Sync + 'static {
     /// Makes progress and returns true if there is something for the application.
@@ -169,15 +176,6 @@ impl WaitSet {
         self.wait.entry_written();
     }
 
-    /// Prepares blocking on the set's descriptor (fi_trywait(3)).
-    pub(super) fn try_wait(&self) -> Result {
-        self.wait.arm()?;
-        let members = self.members().clone();
-        let busy =
-            members.iter().any(PollMember::poll) || !members.iter().all(PollMember::may_block);
-        if busy { Err(Error::AGAIN) } else { Ok(()) }
-    }
-
     /// Polls the members once for a waiting call.
     fn wait(&self, call: &mut Blocking) -> Result {
         let result = call.look(
@@ -200,6 +198,16 @@ impl WakeSources for WaitSet {
 
     fn end_wait(&self) {
         self.members().clone().iter().for_each(PollMember::end_wait);
+    }
+}
+
+impl WaitDescriptor for WaitSet {
+    fn try_wait(&self) -> Result {
+        self.wait.arm()?;
+        let members = self.members().clone();
+        let busy =
+            members.iter().any(PollMember::poll) || !members.iter().all(PollMember::may_block);
+        if busy { Err(Error::AGAIN) } else { Ok(()) }
     }
 }
 
