@@ -1387,6 +1387,17 @@ static void needs_sharing(void)
 	stand_in();
 	ct_needs_memory();
 }
+/* Closes; the receiving process has mapped so many times, and the last mapping ends with the endpoint. */
+static void end_mapped(struct ct *c, int rank, long maps)
+{
+	if (rank == 1) {
+		EQ(calls(MAP), maps);
+		EQ(calls(UNMAP), maps - 1);
+	}
+	ct_done(c);
+	if (rank == 1)
+		EQ(calls(UNMAP), maps);
+}
 
 enum { SHARED = 300000 };
 /* Tagged messages from one allocation to another. */
@@ -1465,13 +1476,7 @@ static void shared_reused(int rank)
 		CHECK(p == m.at);
 	}
 	stream_of(&c, rank, &m, 8, 300);
-	if (rank == 1) {
-		EQ(calls(MAP), 4);
-		EQ(calls(UNMAP), 3);
-	}
-	ct_done(&c);
-	if (rank == 1)
-		EQ(calls(UNMAP), 4);
+	end_mapped(&c, rank, 4);
 }
 /* More allocations than a peer maps: those used last stay mapped. */
 static void shared_many(int rank)
@@ -1748,13 +1753,7 @@ static void shared_forked(int rank)
 		ct_barrier(&c);
 		stream_of(&c, rank, &m, 4, 100 + 10 * closes);
 	}
-	if (rank == 1) {
-		EQ(calls(MAP), 1);
-		EQ(calls(UNMAP), 0);
-	}
-	ct_done(&c);
-	if (rank == 1)
-		EQ(calls(UNMAP), 1);
+	end_mapped(&c, rank, 1);
 }
 /* In a child the driver answers no call: transfers of memory of the device fail, and others do not. */
 static void forked(int rank)
