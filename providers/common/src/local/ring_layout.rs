@@ -89,6 +89,8 @@ pub(crate) struct ReaderState {
     can_fetch: AtomicU32,
     /// The reader knows cells about memory of devices ([`CellKind::Device`]).
     knows_devices: AtomicU32,
+    /// The reader can signal the writer's doorbell. It reads nothing before.
+    can_signal: AtomicU32,
     /// Answer of the reader to the last announcement of an allocation: its number, and in the
     /// lowest bit if the reader has mapped it.
     mapped: AtomicU64,
@@ -249,6 +251,7 @@ impl RingControl {
                 polled: word(),
                 can_fetch: word(),
                 knows_devices: word(),
+                can_signal: word(),
                 mapped: long(),
             },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
@@ -707,6 +710,15 @@ impl RingControl {
 
     pub(crate) fn knows_devices(&self) -> bool {
         self.state.knows_devices.load(Ordering::Relaxed) != 0
+    }
+
+    /// Announces that the reader can signal the writer's doorbell.
+    pub(crate) fn set_can_signal(&self) {
+        self.state.can_signal.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn can_signal(&self) -> bool {
+        self.state.can_signal.load(Ordering::Acquire) != 0
     }
 
     /// The reader has mapped an announced allocation, or has not.

@@ -845,8 +845,15 @@ impl ShmChannel {
     pub fn attach_peer(&self, doorbell: Arc<PeerDoorbell>, index: u32) {
         // The first one stays.
         let _ = self.doorbell.set((doorbell, index));
+        self.inbound().set_can_signal();
         // Earlier reads and writes were not signalled to any engine.
         self.ring();
+    }
+
+    /// Returns true if the peer has attached this end ([`ShmChannel::attach_peer`]). Until then it
+    /// cannot signal free space, so nothing should be sent to it.
+    pub fn is_attached_by_peer(&self) -> bool {
+        self.out().can_signal()
     }
 
     /// Allows the other end to expose its memory to this one.

@@ -207,7 +207,9 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
     fn moves_out(&self, part: &ShmLinkState) -> bool {
         self.go_on(part);
         let Ok((_, pipe)) = self.pipe() else { return false };
-        if !part.upgraded.get() || self.carrier.has_half_sent() {
+        // A peer without memory for this end's doorbell stays on the carrier connection.
+        let is_joined = part.upgraded.get() && pipe.is_attached_by_peer();
+        if !is_joined || self.carrier.has_half_sent() {
             return false;
         }
         let Ok(at) = self.tx_path.position() else { return false };
