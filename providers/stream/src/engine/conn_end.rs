@@ -79,6 +79,7 @@ impl<N: ShmTransport> TxPath<N> {
         self.backlog.clear(&mut conn.backlog);
         self.eps[conn.ep].peers.detach(conn.peer, id);
         self.release_transfers(conn.ep, conn.peer, id);
+        self.resume_replaced(conn.ep, conn.peer, id);
         self.io.limit.ended();
         self.io.net.poller().remove(conn.link.id());
         self.io.active.remove(id);

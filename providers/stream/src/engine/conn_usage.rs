@@ -85,6 +85,9 @@ pub(super) struct ConnUsage {
     pub(super) state: ClosingState,
     /// The connection was replaced by one of the peer before the peer's response.
     pub(super) is_replaced: bool,
+    /// The request of the replaced connection had early data: its direction is ended, so the peer ignores
+    /// it.
+    pub(super) is_withdrawn: bool,
     /// This end has opened the connection.
     pub(super) is_dialed: bool,
     pub(super) descriptors: Option<UsedDescriptors>,

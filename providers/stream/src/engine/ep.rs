@@ -118,6 +118,9 @@ pub(super) struct StreamPeer {
     pub(super) process: ProcessInstance,
     /// Connection about to end by agreement, or ended in one direction: transfers wait for its end.
     pub(super) closing: Option<u32>,
+    /// Connection of this end replaced by one of the peer, until the peer has answered its request
+    /// ([`ConnUsage::is_replaced`](super::conn_usage::ConnUsage::is_replaced)).
+    pub(super) replaced: Option<u32>,
     /// Transfers waiting for a connection to this peer while there is none.
     pub(super) parked: VecDeque<TxRequest>,
     /// Number of rejected connection requests, and the time of the next attempt.

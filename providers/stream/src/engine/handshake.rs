@@ -149,15 +149,28 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         }
     }
 
-    /// Closes a connection replaced by one of the peer, after the peer has rejected its request.
-    /// Returns true if it was closed.
+    /// Reads the response to the request of a connection replaced by one of the peer. The connection ends
+    /// with the rejection. The peer accepts a request only after the end of its own connection, by
+    /// agreement and possibly on the way. Returns true if the outcome was decided.
     fn end_replaced(&mut self, id: u32) -> bool {
-        let received = self.rx.tx.io.conns[id].link.recv(&mut [0; CM_LEN]);
+        let conn = &self.rx.tx.io.conns[id];
+        if !conn.usage.is_withdrawn && self.agreed_end(id).is_some() {
+            return self.receive_response(id);
+        }
+        let received = conn.link.recv(&mut [0; CM_LEN]);
         let has_answered = !matches!(received, Err(Error::AGAIN | Error::INTR));
         if has_answered {
             self.rx.end_idle(id);
         }
         has_answered
+    }
+
+    /// Returns the connection which replaced this one, if this end has agreed to its end.
+    fn agreed_end(&self, id: u32) -> Option<u32> {
+        let TxPath { io, eps, .. } = &self.rx.tx;
+        let conn = io.conns.get(id).filter(|conn| conn.usage.is_replaced)?;
+        let by = eps[conn.ep].peers.get(conn.peer)?.extra.closing?;
+        io.conns.get(by).filter(|conn| conn.usage.has_agreed()).map(|_| by)
     }
 
     /// Reads the peer's response to the local connection request. Returns true if the outcome was
@@ -192,6 +205,17 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             }
         }
         let answer = CmMessage::parse(&conn.stash);
+        if conn.usage.is_replaced {
+            let is_accepted = answer.as_ref().is_ok_and(|answer| answer.kind == CmType::Response);
+            // Nothing is on the way there, and its end makes this one the peer's again.
+            match self.agreed_end(id).filter(|_| is_accepted) {
+                Some(by) => self.rx.end_idle(by),
+                None => {
+                    self.rx.end_idle(id);
+                    return true;
+                }
+            }
+        }
         if answer.as_ref().is_ok_and(|answer| answer.kind == CmType::Response && answer.knows.rails)
         {
             match self.receive_first_frames(id) {
@@ -234,6 +258,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
 
     /// Handles the failure of a socket before the peer's response has arrived as a whole.
     fn lose_answer(&mut self, id: u32, error: Error) {
+        if self.rx.tx.io.conns[id].usage.is_replaced {
+            return self.rx.end_idle(id);
+        }
         if is_loss(error) && self.repeat_request(id) {
             return;
         }
@@ -281,6 +308,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
     /// rejection: the end of the connection may have overtaken it.
     fn hung_up(&mut self, id: u32) {
         let conn = &self.rx.tx.io.conns[id];
+        if conn.usage.is_replaced {
+            return self.rx.end_idle(id);
+        }
         let rdm = self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
         if rdm && conn.stage == Stage::AwaitResponse {
             self.on_reject(id, None);
@@ -452,6 +482,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                     }
                     // From now on the peer ignores our request.
                     self.rx.tx.io.conns[other].link.end_sending();
+                    self.rx.tx.io.conns[other].usage.is_withdrawn = true;
                 }
                 let waiting = self.rx.tx.io.conns[other].take_queue();
                 let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
@@ -460,9 +491,10 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
                 let closing = self.rx.tx.io.conns[id].knows.closing;
                 let replaced = &mut self.rx.tx.io.conns[other];
                 if closing && replaced.stage == Stage::AwaitResponse {
-                    // Its request must not reach the peer after the end of the new connection: that
-                    // stays until the peer has rejected the request.
+                    // Its request may reach the peer after the end of the new connection: so it stays
+                    // until the peer has answered it.
                     replaced.usage.is_replaced = true;
+                    entry.extra.replaced = Some(other);
                 } else {
                     self.rx.tx.drop_conn(other);
                 }

@@ -127,14 +127,17 @@ impl<N: ShmTransport> StreamConn<N> {
 
 impl<N: ShmTransport> TxPath<N> {
     /// Returns true if this connection of a reliable datagram endpoint may be closed: it is the only
-    /// one with its peer, and nothing is in flight. The end of an unknown peer's last connection would
-    /// permit dropping its buffered messages.
+    /// one with its peer, except for one it replaced, and nothing is in flight. The end of an unknown
+    /// peer's last connection would permit dropping its buffered messages.
     fn may_end(&self, conn: &StreamConn<N>) -> bool {
         let ep = &self.eps[conn.ep];
         let senders = &ep.matcher.senders;
         ep.identity.kind == StreamEpKind::Rdm
             && !conn.usage.is_half_closed()
-            && ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 1)
+            && ep.peers.get(conn.peer).is_some_and(|peer| {
+                // The peer may have no descriptor for the request before this one is closed.
+                peer.conns == 1 + u32::from(peer.extra.replaced.is_some())
+            })
             && conn.is_idle()
             && !(senders.is_unknown_peer(conn.peer) && senders.has_buffered_from(conn.peer))
     }
@@ -160,7 +163,7 @@ impl<N: ShmTransport> TxPath<N> {
 
     /// Starts the end of an idle connection: requests it, or ends the direction to a peer without
     /// agreement.
-    fn begin_closing(&mut self, id: u32, now: Instant) -> TxResult {
+    pub(super) fn begin_closing(&mut self, id: u32, now: Instant) -> TxResult {
         let conn = &mut self.io.conns[id];
         let name = (id, conn.serial);
         if !conn.knows.closing {
@@ -205,6 +208,25 @@ impl<N: ShmTransport> TxPath<N> {
         if !self.io.callers.is_empty() {
             self.io.wake_at(now);
         }
+    }
+
+    /// Makes the connection that was replaced by this ended one the peer's again: its request is on the way.
+    /// A request with early data stays withdrawn.
+    pub(super) fn resume_replaced(&mut self, ep_id: u32, peer: u32, ended: u32) {
+        let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
+        let Some(id) = entry.extra.replaced else { return };
+        if id == ended {
+            entry.extra.replaced = None;
+            return;
+        }
+        let conn = &mut self.io.conns[id];
+        if entry.conn != NONE || conn.usage.is_withdrawn {
+            return;
+        }
+        conn.usage.is_replaced = false;
+        (entry.conn, entry.extra.replaced) = (id, None);
+        entry.extra.retry.calling();
+        conn.take_over(std::mem::take(&mut entry.extra.parked));
     }
 
     /// Returns true if a connection not opened for lack of descriptors is opened later
