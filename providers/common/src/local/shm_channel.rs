@@ -148,7 +148,7 @@ impl ShmChannel {
     }
 
     #[inline(always)]
-    fn out(&self) -> &RingControl {
+    pub(crate) fn out(&self) -> &RingControl {
         // SAFETY: it is in `segment`, which lives as long as `self`.
         unsafe { self.out.as_ref() }
     }
@@ -848,12 +848,6 @@ impl ShmChannel {
         self.inbound().set_can_signal();
         // Earlier reads and writes were not signalled to any engine.
         self.ring();
-    }
-
-    /// Returns true if the peer has attached this end ([`ShmChannel::attach_peer`]). Until then it
-    /// cannot signal free space, so nothing should be sent to it.
-    pub fn is_attached_by_peer(&self) -> bool {
-        self.out().can_signal()
     }
 
     /// Allows the other end to expose its memory to this one.

@@ -332,6 +332,12 @@ impl ShmPeer {
         }
         pipe.attach_peer(self.doorbell, self.index);
     }
+
+    /// Returns true if the peer of a pipe has joined it. Until then it cannot signal free space, so
+    /// nothing should be sent to it.
+    pub fn has_joined(pipe: &ShmChannel) -> bool {
+        pipe.out().can_signal()
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

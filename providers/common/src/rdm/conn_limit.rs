@@ -1,4 +1,4 @@
-//! Limit of connections: parts common to providers that close idle connections for others.
+//! Limit of connections: common parts of providers closing idle connections for others.
 use std::time::{Duration, Instant};
 
 /// Pause before a connection is opened again after the process ran out of descriptors, and the
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const MAX_SHORTAGES: u32 = 600;
 
-/// Time during which the number of descriptors used when the process ran out of them is the limit.
+/// Time for the number of descriptors used when the process ran out of them to be the limit.
 const FOUND_LIMIT_TIME: Duration = Duration::from_secs(10);
 
 /// Divisor of the limit of connections for the number of concurrent connection attempts. Peers calling
@@ -16,6 +16,12 @@ const CONNS_PER_CALL: usize = 4;
 
 /// Divisor of the limit for the number of connections closed at a time.
 const CONNS_PER_CLOSING: usize = 16;
+
+/// Returns the maximum number of unanswered calls at a limit of connections: a quarter is left for the
+/// calls of peers.
+pub fn max_unanswered(max_conns: usize) -> usize {
+    (max_conns - max_conns.div_ceil(4)).max(1)
+}
 
 /// Returns the maximum number of concurrent connection attempts at this limit of connections.
 pub fn max_calls(limit: usize) -> usize {
@@ -154,6 +160,12 @@ pub fn longest_idle(conns: impl Iterator<Item = (Instant, u32)>, count: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quarter_of_the_limit_is_left_for_calls_of_peers() {
+        let limits = [1, 2, 4, 96, 10_000];
+        assert_eq!(limits.map(max_unanswered), [1, 1, 3, 72, 7500]);
+    }
 
     #[test]
     fn the_descriptors_used_at_a_shortage_are_the_limit_for_a_while() {

@@ -186,6 +186,7 @@ impl Connector {
         let conns = &tx.io.conns;
         let most = N::Link::settings().calls.min(max_calls(tx.io.max_conns()));
         tx.io.has_space()
+            && tx.io.has_space_to_accept()
             && self.calls.has_space(most, most, tx.io.net.now(), |id, serial| {
                 match conns.named((id, serial)).map(|conn| conn.is_connected()) {
                     Some(false) => CallState::Pending,

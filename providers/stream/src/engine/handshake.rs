@@ -165,7 +165,7 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         has_answered
     }
 
-    /// Returns the connection which replaced this one, if this end has agreed to its end.
+    /// Returns the connection in place of this replaced one, if this end has agreed to its end.
     fn agreed_end(&self, id: u32) -> Option<u32> {
         let TxPath { io, eps, .. } = &self.rx.tx;
         let conn = io.conns.get(id).filter(|conn| conn.usage.is_replaced)?;

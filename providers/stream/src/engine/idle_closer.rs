@@ -11,7 +11,7 @@
 //!
 //! Other peers see the end of one direction, after a longer time without traffic. The other
 //! direction is read to its end, and transfers to the peer wait for the end.
-use super::conn::StreamConn;
+use super::conn::{Stage, StreamConn};
 use super::conn_limit::max_conns;
 use super::conn_usage::{CloseRejection, ClosingState, TrafficMark, UsedDescriptors};
 use super::ep::StreamEpKind;
@@ -21,7 +21,7 @@ use super::tx_path::{TxPath, TxResult};
 use crate::conn_quota::ReservedDescriptor;
 use crate::transport::{ByteLink, ShmTransport};
 use crate::wire::{CloseStep, StreamHeader};
-use ofi_provider::conn_limit::{is_awaited, longest_idle, max_closings};
+use ofi_provider::conn_limit::{is_awaited, longest_idle, max_closings, max_unanswered};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use std::sync::atomic::Ordering;
@@ -66,6 +66,15 @@ impl<N: ShmTransport> EngineIo<N> {
             return false;
         }
         self.limit.may_exceed || self.used_descriptors() < self.max_conns()
+    }
+
+    /// Returns true if another unanswered call leaves space for calls of peers.
+    pub(super) fn has_space_to_accept(&self) -> bool {
+        let most = max_unanswered(self.max_conns());
+        let is_unanswered =
+            |conn: &StreamConn<N>| matches!(conn.stage, Stage::Connecting | Stage::AwaitResponse);
+        self.used_descriptors() < most
+            || self.conns.iter().filter(|(_, conn)| is_unanswered(conn)).count() < most
     }
 
     /// Takes a sample of the traffic of all connections, if they use at least half of the limit.
@@ -210,7 +219,7 @@ impl<N: ShmTransport> TxPath<N> {
         }
     }
 
-    /// Makes the connection that was replaced by this ended one the peer's again: its request is on the way.
+    /// Makes the connection replaced by this ended one the peer's again: its request is on the way.
     /// A request with early data stays withdrawn.
     pub(super) fn resume_replaced(&mut self, ep_id: u32, peer: u32, ended: u32) {
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };

@@ -16,6 +16,7 @@ use ofi_provider::buf::{
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::shm_channel::{InlineRecv, JoinedWords, ShmChannel};
+use ofi_provider::shm_handshake::ShmPeer;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::OwnerProcess;
 use ofi_provider::traffic_class::TrafficClass;
@@ -208,7 +209,7 @@ impl<L: ZeroCopyLink + AuthenticatedLink> UpgradableLink<L> {
         self.go_on(part);
         let Ok((_, pipe)) = self.pipe() else { return false };
         // A peer without memory for this end's doorbell stays on the carrier connection.
-        let is_joined = part.upgraded.get() && pipe.is_attached_by_peer();
+        let is_joined = part.upgraded.get() && ShmPeer::has_joined(pipe);
         if !is_joined || self.carrier.has_half_sent() {
             return false;
         }

@@ -8,6 +8,8 @@
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
 #[cfg(test)]
+mod descriptors;
+#[cfg(test)]
 mod devices;
 mod direction;
 #[cfg(test)]
@@ -561,7 +563,6 @@ pub(super) fn take_second(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::LinkClock;
     use crate::wire::{CloseStep, StreamHeader};
     use ofi_provider::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MORE};
     use ofi_provider::error::Error;
@@ -745,7 +746,7 @@ mod tests {
     }
 
     /// Returns the number of a node's connections, and of those closed at the limit.
-    fn conns(sim: &RingSim, node: usize) -> (usize, u64) {
+    pub(super) fn conns(sim: &RingSim, node: usize) -> (usize, u64) {
         let engine = sim.engine(node).unwrap();
         let state = engine.lock();
         let closed = state.rx.tx.eps.iter().map(|(_, ep)| ep.closed_idle).sum();
@@ -800,60 +801,6 @@ mod tests {
         assert_eq!(conns(&sim, 0), (1, 0));
         sim.settle();
         sim.end_all();
-    }
-
-    /// Runs a round in which a node accepts no connection request.
-    fn run_without_accepting(sim: &mut RingSim, node: usize) {
-        let engine = sim.engine(node).unwrap();
-        let mut state = engine.lock();
-        let (ep, _) = state.rx.tx.eps.iter().next().unwrap();
-        state.rx.tx.io.pause_accept(ep);
-        drop(state);
-        sim.rounds(1);
-    }
-
-    /// Has a node request the end of its only connection.
-    fn request_end(sim: &RingSim, node: usize) {
-        let engine = sim.engine(node).unwrap();
-        let mut state = engine.lock();
-        let now = state.rx.tx.io.net.now();
-        let (id, _) = state.rx.tx.io.conns.iter().next().unwrap();
-        state.rx.tx.begin_closing(id, now).unwrap();
-    }
-
-    /// Two nodes call each other, and one has no descriptor to accept the other's request, with early data
-    /// or without.
-    #[test]
-    fn connection_in_place_of_a_request_that_is_not_accepted_ends_by_agreement() {
-        for early in [false, true] {
-            let mut sim = RingSim::with(1, |plan, world| {
-                two(plan);
-                let mut all = choices()[0].iter();
-                world.settings = all.find(|one| (one.early_data > 0) == early).unwrap();
-                (world.batched, world.batch_flusher) = (false, false);
-                world.world().prompt = true;
-            });
-            sim.receive_now((1, 0), 100);
-            sim.receive_now((0, 0), 100);
-            run_without_accepting(&mut sim, 1);
-            let first = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
-            (0..4).for_each(|_| sim.poll_once(0));
-            let second = sim.send_immediately(1, (0, 0), 100, FI_COMPLETION);
-            while !(sim.is_over(first) && sim.is_over(second)) {
-                run_without_accepting(&mut sim, 1);
-                (0..2).for_each(|node| sim.read(node, usize::MAX));
-            }
-            // A withdrawn request may be dropped by now.
-            assert!(early || (conns(&sim, 0), conns(&sim, 1)) == ((2, 0), (1, 0)));
-            request_end(&sim, 1);
-            (0..40).for_each(|_| run_without_accepting(&mut sim, 1));
-            assert_eq!(conns(&sim, 1).1, 1, "early: {early}");
-            exchange(&mut sim, 0, 1);
-            exchange(&mut sim, 1, 0);
-            assert_eq!((conns(&sim, 0).0, conns(&sim, 1).0), (1, 1), "early: {early}");
-            sim.settle();
-            sim.end_all();
-        }
     }
 
     #[test]

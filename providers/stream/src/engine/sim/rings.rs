@@ -134,6 +134,8 @@ struct EngineWatch {
     watched: BTreeMap<RingId, (u64, RingWatch)>,
     timer: Option<u64>,
     flush_at: Option<u64>,
+    /// Number of ends of links.
+    ends: usize,
 }
 
 /// All links and listeners, and the time.
@@ -150,6 +152,8 @@ pub struct StreamWorld {
     pub(super) losses: ListenerLosses,
     /// Links about to die.
     pub(super) dying: DyingLinks,
+    /// Maximum ends of links of an engine.
+    pub(super) descriptors: usize,
     /// Engines use calls for several links.
     batched: bool,
     pipes: Vec<Option<Pipe>>,
@@ -172,6 +176,7 @@ impl StreamWorld {
             apart: 0,
             losses: ListenerLosses::default(),
             dying: DyingLinks::default(),
+            descriptors: usize::MAX,
             batched: false,
             pipes,
             listeners,
@@ -255,6 +260,21 @@ impl StreamWorld {
             return true;
         }
         false
+    }
+
+    /// Returns an open listener.
+    fn listener(&mut self, id: usize) -> &mut SimListener {
+        self.listeners[id].as_mut().expect("a listener is open as long as its value")
+    }
+
+    /// Counts an end of a link of an engine. Fails with -FI_EMFILE if it has too many.
+    fn open_end(&mut self, node: usize) -> Result {
+        let ends = &mut self.watches[node].ends;
+        if *ends >= self.descriptors {
+            return Err(Error::MFILE);
+        }
+        *ends += 1;
+        Ok(())
     }
 
     fn insert(&mut self, pipe: Pipe) -> usize {
@@ -560,6 +580,7 @@ impl Transport for Rings {
     fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<RingCursor> {
         here::memory()?;
         let mut world = self.world();
+        world.open_end(self.node)?;
         world.port += 1;
         let from = local.at_port(world.port);
         let mut pipe = Pipe::dialing([from, to.clone()], 1024 << world.random.below(7));
@@ -846,6 +867,7 @@ impl ZeroCopyLink for RingCursor {
 impl Drop for RingCursor {
     fn drop(&mut self) {
         let world = &mut *self.net.world();
+        world.watches[self.net.node].ends -= 1;
         for watch in &mut world.watches {
             watch.watched.remove(&RingId::End(self.pipe, self.side));
         }

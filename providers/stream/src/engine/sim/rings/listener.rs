@@ -31,12 +31,12 @@ impl LinkListener for RingListener {
 
     fn accept(&self) -> Result<(RingCursor, Addr)> {
         let mut world = self.net.world();
-        let listener =
-            world.listeners[self.id].as_mut().expect("a listener is open as long as this value");
-        if !listener.waiting.is_empty() {
-            here::memory()?;
+        if world.listener(self.id).waiting.is_empty() {
+            return Err(Error::AGAIN);
         }
-        let pipe = listener.waiting.pop_front().ok_or(Error::AGAIN)?;
+        here::memory()?;
+        world.open_end(self.net.node)?;
+        let pipe = world.listener(self.id).waiting.pop_front().ok_or(Error::AGAIN)?;
         let from =
             world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0].clone()).ok_or(Error::AGAIN)?;
         Ok((RingCursor { net: self.net.clone(), pipe, side: 1 }, from))
@@ -48,6 +48,7 @@ impl Drop for RingListener {
         let listener = self.net.world().listeners[self.id].take();
         // Connections not accepted are disconnected.
         for pipe in listener.into_iter().flat_map(|listener| listener.waiting) {
+            self.net.world().watches[self.net.node].ends += 1;
             drop(RingCursor { net: self.net.clone(), pipe, side: 1 });
         }
     }
