@@ -229,7 +229,8 @@ impl<N: ShmTransport> TxPath<N> {
             return;
         }
         let conn = &mut self.io.conns[id];
-        if entry.conn != NONE || conn.usage.is_withdrawn {
+        let has_other = entry.conn != NONE || entry.extra.closing.is_some();
+        if has_other || conn.usage.is_withdrawn {
             return;
         }
         conn.usage.is_replaced = false;
