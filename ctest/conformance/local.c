@@ -256,6 +256,9 @@ static void nothing_mapped(int rank)
 	struct rlimit all, none;
 
 	memory_only();
+#ifdef __SANITIZE_ADDRESS__
+	SKIP_HERE("AddressSanitizer needs address space of its own");
+#endif
 	OK(getrlimit(RLIMIT_AS, &all));
 	none = all;
 	none.rlim_cur = 4096;
