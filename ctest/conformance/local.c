@@ -249,39 +249,6 @@ static void no_files(int rank)
 	OK(setrlimit(RLIMIT_FSIZE, &none));
 	stay_on_sockets();
 }
-/* A process at its limit of memory can map nothing at any time of the upgrade. It receives all messages nevertheless. */
-static void nothing_mapped(int rank)
-{
-	enum { LEN = 1 << 20 };
-	struct rlimit all, none;
-
-	memory_only();
-#ifdef __SANITIZE_ADDRESS__
-	SKIP_HERE("AddressSanitizer needs address space of its own");
-#endif
-	OK(getrlimit(RLIMIT_AS, &all));
-	none = all;
-	none.rlim_cur = 4096;
-	for (int limited = 0; limited < 2; limited++)
-		for (int before = 0; before < 16; before += 3) {
-			struct ct c;
-			char *b;
-
-			ct_open(&c, NULL);
-			b = ct_alloc(&c, LEN);
-			talk(&c, b, 64, before);
-			if (rank == limited)
-				OK(setrlimit(RLIMIT_AS, &none));
-			talk(&c, b, 64, 10);
-			talk(&c, b, LEN, 2);
-			ct_barrier(&c);
-			if (rank == limited)
-				OK(setrlimit(RLIMIT_AS, &all));
-			talk(&c, b, LEN, 2);
-			ct_barrier(&c);
-			ct_close(&c);
-		}
-}
 static void not_wanted(int rank)
 {
 	tcp_only();
@@ -1013,7 +980,6 @@ static const struct ct_test tests[] = {
 	{ "large reads continue after the initiator loses access to its peer's memory", forbidden_answers, CT_REL },
 	{ "large messages continue after the processes change to another user", another_user, CT_REL },
 	{ "a process unable to create files communicates through sockets", no_files, CT_REL },
-	{ "messages arrive though a process can map nothing during the upgrade", nothing_mapped, CT_REL },
 	{ "peers stay on TCP if one of them requires it", not_wanted, CT_REL },
 	{ "messages of every size arrive in order in both directions", usual, CT_REL },
 	{ "messages of every size pass through rings of one page", tiny, CT_REL },

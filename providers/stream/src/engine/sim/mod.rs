@@ -600,7 +600,8 @@ mod tests {
         seeds::finds(InjectedFault::ClosedInUse, messages, |seed| {
             let limited = choices()[0].iter().filter(|one| one.max_connections.is_some());
             let limited: Vec<_> = limited.collect();
-            let change = |_: &mut SimPlan, world: &mut OverRings| {
+            let change = |plan: &mut SimPlan, world: &mut OverRings| {
+                (plan.nodes, plan.cuts, plan.shape, plan.parts) = (6, 0, NodeConfig::Single, 1);
                 world.settings = limited[seed as usize * 31 % limited.len()];
                 world.batched = false;
             };
