@@ -1,6 +1,6 @@
 //! Endpoints with too few descriptors for their connections.
 use super::tests::{conns, exchange, two};
-use super::{OverRings, RingSim, choices};
+use super::{OverRings, RingSim, choices, choose};
 use crate::settings::RailSettings;
 use crate::transport::LinkClock;
 use ofi_provider::abi::FI_COMPLETION;
@@ -67,9 +67,7 @@ fn endpoints_with_few_descriptors_complete_each_operation_once() {
         let change = |plan: &mut SimPlan, world: &mut OverRings| {
             (plan.shortage, plan.cuts, plan.closes, plan.parts) = (0, 0, 0, 1);
             (plan.shape, plan.nodes, plan.unknown_peers) = (NodeConfig::Single, 8, 0);
-            let one_socket = choices()[0].iter().filter(|one| one.rails == RailSettings::default());
-            let one_socket: Vec<_> = one_socket.collect();
-            world.settings = one_socket[seed as usize * 31 % one_socket.len()];
+            world.settings = choose(seed, 0, |one| one.rails == RailSettings::default());
             world.world().descriptors = 5 + seed as usize % 4;
         };
         RingSim::with(seed, change).run()

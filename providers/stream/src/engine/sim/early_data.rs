@@ -1,6 +1,6 @@
 //! Early data: messages behind a connection request, before its response.
 use super::rings::Rings;
-use super::{OverRings, RingSim, SimLink, address, choices};
+use super::{OverRings, RingSim, SimLink, address, choices, choose};
 use crate::transport::{ByteLink, Transport};
 use crate::wire::{CM_LEN, CmMessage, CmType, PeerFeatures, RdmHello};
 use ofi_provider::addr::Addr;
@@ -9,8 +9,7 @@ use ofi_simulation::{SimPlan, seeds};
 /// Has a world use settings with early data.
 fn send_early(seed: u64, world: &mut OverRings) {
     let secrecy = [0, 0, 0, 0, 0, 0, 1, 2][seed as usize % 8];
-    let all: Vec<_> = choices()[secrecy].iter().filter(|one| one.early_data > 0).collect();
-    world.settings = all[seed as usize * 31 % all.len()];
+    world.settings = choose(seed, secrecy, |one| one.early_data > 0);
 }
 
 #[test]

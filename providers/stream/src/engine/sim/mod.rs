@@ -429,6 +429,17 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
     })
 }
 
+/// Returns the parameters of a seed, among the wanted ones of this secrecy.
+#[cfg(test)]
+fn choose(
+    seed: u64,
+    secrecy: usize,
+    is_wanted: fn(&StreamSettings) -> bool,
+) -> &'static StreamSettings {
+    let all: Vec<_> = choices()[secrecy].iter().filter(|one| is_wanted(one)).collect();
+    all[seed as usize * 31 % all.len()]
+}
+
 fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
     world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -598,11 +609,9 @@ mod tests {
         }
         let messages = &["failed without a cause", "was lost", "never completes"];
         seeds::finds(InjectedFault::ClosedInUse, messages, |seed| {
-            let limited = choices()[0].iter().filter(|one| one.max_connections.is_some());
-            let limited: Vec<_> = limited.collect();
             let change = |plan: &mut SimPlan, world: &mut OverRings| {
                 (plan.nodes, plan.cuts, plan.shape, plan.parts) = (6, 0, NodeConfig::Single, 1);
-                world.settings = limited[seed as usize * 31 % limited.len()];
+                world.settings = choose(seed, 0, |one| one.max_connections.is_some());
                 world.batched = false;
             };
             RingSim::with(seed, change).run();
