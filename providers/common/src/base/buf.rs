@@ -656,7 +656,7 @@ impl RecvSegment {
     /// Returns true if the buffer is known to be in memory of the host.
     #[inline(always)]
     pub(crate) fn is_in_heap(&self) -> bool {
-        heap_range::contains(self.segment.iov_base as usize, self.segment.iov_len)
+        heap_range::contains(self.segment.iov_base as usize)
     }
 }
 
@@ -795,8 +795,7 @@ macro_rules! borrowed {
             /// Returns true if the buffer is one segment known to be in memory of the host.
             #[inline(always)]
             pub(crate) fn is_in_heap(&self) -> bool {
-                let iovec { iov_base, iov_len } = self.0.first;
-                self.0.all.is_none() && heap_range::contains(iov_base as usize, iov_len)
+                self.0.all.is_none() && heap_range::contains(self.0.first.iov_base as usize)
             }
 
             /// Returns the segments with their locations in memory of devices.
