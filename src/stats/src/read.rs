@@ -419,6 +419,12 @@ impl StatsProcess {
         }
     }
 
+    /// Returns the limit of descriptors if all of them are open.
+    pub fn all_descriptors(&self) -> Option<u64> {
+        let [open, most] = self.system.descriptors;
+        (open >= most).then_some(most)
+    }
+
     /// It is stopped, by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
         self.system.threads.starts_with(['T', 't'])

@@ -7,14 +7,14 @@ pub enum HangCause {
     Stopped,
     /// A peer cannot be reached, or refuses.
     Unreachable,
-    /// A connection is not made to its end.
-    HalfMade,
-    /// A connection was lost, and receives wait.
-    PeerGone,
     /// A process may open no more descriptors.
     Descriptors,
     /// A process may have no more memory.
     Memory,
+    /// A connection is not made to its end.
+    HalfMade,
+    /// A connection was lost, and receives wait.
+    PeerGone,
     /// A process could run, and gets no processor.
     NoProcessor,
     /// A process makes no library call while others wait for it.
@@ -55,6 +55,12 @@ const CAUSES: [(HangCause, &str, &str); 20] = [
                  and that no firewall is between them (FI_TCP_PORT_LOW_RANGE, FI_TCP_PORT_HIGH_RANGE)",
     ),
     (
+        HangCause::Descriptors,
+        "descriptors",
+        "raise 'ulimit -n': each connected peer takes a descriptor",
+    ),
+    (HangCause::Memory, "memory", "raise 'ulimit -v', or let the program use less"),
+    (
         HangCause::HalfMade,
         "half-made",
         "if it lasts: a firewall drops what goes there, or the peer's process makes no progress; \
@@ -66,12 +72,6 @@ const CAUSES: [(HangCause, &str, &str); 20] = [
         "look why that process ended (its output, 'dmesg' for the OOM killer); what it owed \
                  will not come, so end the job",
     ),
-    (
-        HangCause::Descriptors,
-        "descriptors",
-        "raise 'ulimit -n': each connected peer takes a descriptor",
-    ),
-    (HangCause::Memory, "memory", "raise 'ulimit -v', or let the program use less"),
     (
         HangCause::NoProcessor,
         "no-processor",

@@ -90,15 +90,20 @@ fn connections(analysis: &HangAnalysis<'_>, view: &EndpointView<'_>, list: &mut 
                 let wait = peer.unsent;
                 (cause, format!("the connection is being made; {wait} messages wait for it"))
             }),
-            // An asked peer with statistics makes no calls: the rule about pairs reports it.
-            states::ASKED | states::CALLING
-                if lasts
-                    && !view.serves()
-                    && analysis.at(view, &peer.address).is_none_or(|at| at.is_looking()) =>
-            {
-                list.add(HangCause::HalfMade, pid, None, || {
+            states::ASKED | states::CALLING if lasts && !view.serves() => {
+                let asked = analysis.at(view, &peer.address);
+                // An asked peer with statistics makes no calls: the rule about pairs reports it.
+                if asked.is_some_and(|asked| !asked.is_looking()) {
+                    continue;
+                }
+                let key = asked.map(|asked| asked.process.key());
+                list.add(HangCause::HalfMade, pid, key, || {
+                    let most = asked.and_then(|asked| asked.process.all_descriptors());
+                    let why = most.map_or_else(String::new, |most| {
+                        format!(": all {most} descriptors that it may have are open")
+                    });
                     let cause = format!(
-                        "{who} has called {}, which has not answered for {}",
+                        "{who} has called {}, which has not answered for {}{why}",
                         to(),
                         time(since)
                     );

@@ -51,8 +51,7 @@ pub(super) fn processes(before: &[StatsProcess], after: &[StatsProcess], list: &
             let text = || (format!("{who} is stopped by {by}"), String::new());
             list.add(HangCause::Stopped, pid, None, text);
         }
-        let [open, most] = system.descriptors;
-        if open >= most {
+        if let Some(most) = process.all_descriptors() {
             let cause = format!("{who} has all {most} descriptors open that it may have");
             list.add(HangCause::Descriptors, pid, None, || (cause, String::new()));
         }

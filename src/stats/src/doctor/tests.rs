@@ -246,6 +246,27 @@ fn only_connections_are_reported_for_underlying_endpoints() {
 }
 
 #[test]
+fn process_without_descriptors_comes_before_its_callers() {
+    let asked = PeerStats { state: states::ASKED, since: 1, ..peer(9) };
+    let mut processes = vec![of(9, 9, receiving(2), &[])];
+    processes[0].system.descriptors = [64, 64];
+    processes.extend((1..4).map(|pid| of(pid, 9, EndpointStats::default(), &[asked])));
+    let mut before = processes.clone();
+    before.iter_mut().for_each(|process| process.pages[0].head.iterations[0] = 0);
+    let found = examine(&before, &processes, NOW);
+    assert_eq!((found[0].rule, found[0].process.pid), (HangCause::Descriptors, 9));
+    let callers: Vec<_> = found
+        .iter()
+        .filter(|one| one.rule == HangCause::HalfMade)
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(callers.len(), 3);
+    for caller in callers {
+        assert!(caller.contains("all 64 descriptors that it may have are open"), "{caller}");
+    }
+}
+
+#[test]
 fn stale_connection_states_of_a_computing_process_are_ignored() {
     let calling = PeerStats { state: states::CALLING, since: 1, ..peer(7) };
     let process = of(1, 9, EndpointStats::default(), &[calling]);
