@@ -35,6 +35,46 @@ mod head {
     pub(super) const ITERATIONS: usize = 14;
 }
 
+/// Minimum and maximum nanoseconds between two publications of an idle engine's statistics.
+const PUBLISHED_AFTER: u64 = 10_000_000;
+const PUBLISHED_WITHIN: u64 = 100_000_000;
+
+/// Share of the time used for publications: one in this many.
+const PUBLISHED_SHARE: u64 = 100;
+
+/// Time of the next publication of an idle engine's statistics. Engines with many endpoints, and ones
+/// waiting for a processor, publish less often.
+#[derive(Debug, Default)]
+pub struct PublicationTimer {
+    /// Nanoseconds of [`fine_now`].
+    next: u64,
+}
+
+impl PublicationTimer {
+    /// Returns true if statistics are to be published at this time, in nanoseconds of [`fine_now`].
+    #[inline(always)]
+    pub fn is_due(&self, now: u64) -> bool {
+        now >= self.next
+    }
+
+    /// Runs a publication that began at this time, and sets the time of the next one.
+    pub fn run<T>(&mut self, begin: u64, publish: impl FnOnce() -> T) -> T {
+        let result = publish();
+        self.record(begin, fine_now());
+        result
+    }
+
+    fn record(&mut self, begin: u64, end: u64) {
+        let pause = end.saturating_sub(begin).saturating_mul(PUBLISHED_SHARE);
+        self.next = end.saturating_add(pause.clamp(PUBLISHED_AFTER, PUBLISHED_WITHIN));
+    }
+
+    /// Disables further publications.
+    pub fn stop(&mut self) {
+        self.next = u64::MAX;
+    }
+}
+
 /// Number of messages transferred, and of their bytes.
 #[derive(Default, Debug)]
 pub struct TrafficCounter {
@@ -589,6 +629,20 @@ mod tests {
         assert_eq!(times.classes()[2], counted);
         assert!(began - counted < u64::from(MOST_UNTIMED), "{counted} of {began}");
         assert!(timed < began / 100, "{timed} of {began} were timed");
+    }
+
+    #[test]
+    fn publications_take_a_hundredth_of_the_time() {
+        let mut timer = PublicationTimer::default();
+        let next = |timer: &PublicationTimer, end| {
+            (0..1000).map(|ms| ms * 1_000_000).find(|later| timer.is_due(end + later))
+        };
+        for (took, pause) in [(1000, 10), (250_000, 25), (5_000_000, 100), (u64::MAX / 4, 100)] {
+            timer.record(7, 7 + took);
+            assert_eq!(next(&timer, 7 + took), Some(pause * 1_000_000), "{took}");
+        }
+        timer.stop();
+        assert_eq!(next(&timer, 0), None);
     }
 
     #[test]

@@ -53,8 +53,8 @@ use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use ofi_provider::slab::Slab;
-use ofi_provider::stats::EngineStats;
-use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::stats::{EngineStats, PublicationTimer};
+use ofi_provider::sys::{Epoll, Interest, fine_now};
 use ofi_provider::waiters::Waiters;
 use ofi_provider::worker::{Worker, rest, unharmed};
 use pending::{ContextConnReq, RxmUnexpected};
@@ -112,6 +112,7 @@ pub(crate) struct RxmState {
     started: Option<Arc<SrxStartQueue>>,
     /// Statistics page entries of the endpoints.
     stats: EngineStats,
+    publication: PublicationTimer,
     /// Progress iterations made by threads of the library.
     thread_iterations: u64,
     /// Threads about to sleep.
@@ -129,6 +130,7 @@ impl RxmEngine {
             helped: false,
             started: None,
             stats,
+            publication: PublicationTimer::default(),
             thread_iterations: 0,
             waiters: Waiters::default(),
         };
@@ -470,7 +472,12 @@ impl RxmState {
         if self.eps.iter().any(|(_, ep)| !ep.handed.is_empty()) {
             self.hand_over();
         }
-        self.show(false);
+        let now = fine_now();
+        if self.publication.is_due(now) {
+            let mut publication = std::mem::take(&mut self.publication);
+            publication.run(now, || self.show(false));
+            self.publication = publication;
+        }
     }
 
     /// Ends the wait of the calling thread.

@@ -8,14 +8,13 @@ use crate::transport::{AuthenticatedLink, ByteLink, LinkRecovery, ShmLink, ShmTr
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{
-    ANY, EndpointStats, EngineStats, PeerStats, coarse_now, kinds, peer_bits, states,
+    ANY, EndpointStats, EngineStats, PeerStats, PublicationTimer, coarse_now, kinds, peer_bits,
+    states,
 };
+use ofi_provider::sys::fine_now;
 
 /// Maximum progress iterations between two publications of an engine's statistics.
 pub(super) const PUBLISHED_EACH: u64 = 4096;
-
-/// Nanoseconds between two publications of an idle engine's statistics.
-const PUBLISHED_AFTER: u64 = 10_000_000;
 
 /// Maximum connections published in one pass; the others follow in the next passes.
 const MAX_PUBLISHED: u32 = 64;
@@ -96,9 +95,7 @@ impl<N: ShmTransport> StreamConn<N> {
 #[derive(Debug)]
 pub(super) struct StatsPublisher {
     page: EngineStats,
-    /// Time of the next publication (nanoseconds of
-    /// [`PollBackoff::last`](ofi_provider::backoff::PollBackoff::last)).
-    show_at: u64,
+    timer: PublicationTimer,
     /// Progress iterations made by threads of the library.
     thread_iterations: u64,
     /// The endpoints serve those of a utility provider.
@@ -107,7 +104,7 @@ pub(super) struct StatsPublisher {
 
 impl StatsPublisher {
     pub(super) fn new(page: EngineStats) -> Self {
-        Self { page, show_at: 0, thread_iterations: 0, serves: false }
+        Self { page, timer: PublicationTimer::default(), thread_iterations: 0, serves: false }
     }
 
     /// Counts a progress iteration; `iterations` is the sum of all.
@@ -126,24 +123,28 @@ impl StatsPublisher {
         self.serves = true;
     }
 
-    /// Returns true if an idle engine's statistics are to be published at this time.
+    /// Returns true if an idle engine's statistics are to be published at this time, in nanoseconds of
+    /// [`PollBackoff::last`](ofi_provider::backoff::PollBackoff::last).
     #[inline(always)]
     pub(super) fn is_due(&self, now: u64) -> bool {
-        now >= self.show_at
+        self.timer.is_due(now)
     }
 
     /// Publishes the current statistics.
     #[cold]
     #[inline(never)]
     pub(super) fn show<N: ShmTransport>(&mut self, tx: &mut TxPath<N>) {
-        self.show_at = tx.io.poll.last_empty_poll() + PUBLISHED_AFTER;
         if !self.page.is_published() {
-            self.show_at = u64::MAX;
+            self.timer.stop();
             return;
         }
-        let now = coarse_now();
-        let moved = self.show_peers(tx, now);
-        self.show_endpoints(tx, now, moved);
+        let mut timer = std::mem::take(&mut self.timer);
+        timer.run(fine_now(), || {
+            let now = coarse_now();
+            let moved = self.show_peers(tx, now);
+            self.show_endpoints(tx, now, moved);
+        });
+        self.timer = timer;
     }
 
     /// Publishes the statistics of connections; returns the time of the last activity on any of
