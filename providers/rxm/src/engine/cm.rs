@@ -289,10 +289,11 @@ impl RxmEngineEp {
 
     fn connected(&mut self, id: u32, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        if conn.usage.is_replaced {
+        if conn.usage.is_replaced && !idle_closer::resume_replaced(self, id) {
             self.ended(id, Error::CANCELED);
             return;
         }
+        let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.is_probe {
             self.conns.probe_answered(id, PeerSupport::Unsupported);
             self.ended(id, Error::CANCELED);

@@ -13,7 +13,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 6;
 
 /// Numbers of connections: all open ones of the process, the ones of a domain with a request of this
-/// end to close them, and the ones of a domain queued for want of descriptors.
+/// end to close them, and the ones of a domain queued or not accepted for want of descriptors.
 #[derive(Default, Debug)]
 pub(super) struct ConnCounts {
     open: Arc<AtomicUsize>,
@@ -61,7 +61,7 @@ impl ConnCounts {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of connections queued for want of descriptors.
+    /// Returns the number of connections queued or not accepted for want of descriptors.
     pub(super) fn missing(&self) -> usize {
         self.missing.load(Ordering::Relaxed)
     }
@@ -127,8 +127,8 @@ pub(super) struct ConnSpace {
     pub(super) excess: usize,
     /// Another connection may be opened.
     pub(super) has_space: bool,
-    /// Connections wait at the listener of the core provider for space.
-    pub(super) is_accept_blocked: bool,
+    /// Number of connection requests waiting at the listener of the core provider for space.
+    pub(super) waiting: usize,
     /// At least half of the space is used: traffic is sampled.
     pub(super) is_half_full: bool,
     /// Maximum number of connections.
@@ -140,7 +140,7 @@ pub(super) struct ConnSpace {
 pub(super) struct ConnLimit {
     /// Connections with a request to close them, by their source, with the time limit of the answer.
     ending: Vec<(u64, Instant, CountedConn)>,
-    /// Connections counted as queued for want of descriptors, for other endpoints of the domain.
+    /// Connections counted as queued or not accepted for want of descriptors, for other endpoints of the domain.
     missing: Vec<CountedConn>,
     /// The core provider reports the descriptors of its connections, and their limit.
     pub(super) reads_core: bool,
@@ -175,7 +175,7 @@ impl ConnLimit {
         self.ending.retain(|(source, until, _)| now < *until && is_pending(*source));
     }
 
-    /// Counts the connections of the endpoint queued for want of descriptors.
+    /// Counts the connections of the endpoint queued or not accepted for want of descriptors.
     pub(super) fn count_missing(&mut self, counts: &ConnCounts, missing: usize) {
         self.missing.resize_with(missing, || CountedConn::new(&counts.missing));
     }

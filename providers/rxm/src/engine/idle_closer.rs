@@ -11,9 +11,13 @@
 //!
 //! A peer's request for a connection may be on its way although the peer gave up this attempt for a
 //! connection of this end. Accepted after the end of the connection, it would make one without a peer.
-//! So an attempt replaced by a connection of the peer stays until the peer has rejected it, and a peer
-//! with an attempt keeps its other connections. With two established connections (crossing calls, or
+//! So an attempt replaced by a connection of the peer stays until the peer has answered it, and is
+//! the peer's again after the end of the connection. A peer with any other attempt, also for a further
+//! connection, keeps its other connections. With two established connections (crossing calls, or
 //! an endpoint connected to itself) either may end; waiting transfers move to the other.
+//!
+//! Requests waiting for descriptors at one endpoint end idle connections of the other endpoints of
+//! the domain as well.
 use super::common::clock;
 use super::conn::{Link, RxmConn, Waiting};
 use super::conn_limit::{ConnSpace, TrafficMark};
@@ -70,7 +74,7 @@ fn conn_space(ep: &RxmEngineEp) -> ConnSpace {
     for [used, max, waiting] in own.into_iter().chain(core) {
         space.excess = space.excess.max((used + queued + waiting).saturating_sub(max));
         space.has_space &= used < max;
-        space.is_accept_blocked |= waiting > 0;
+        space.waiting = space.waiting.max(waiting);
         space.is_half_full |= used >= max / 2;
         space.max = space.max.min(max);
     }
@@ -120,8 +124,12 @@ fn may_end(ep: &RxmEngineEp, id: u32) -> bool {
         && further.iter().all(is_idle)
         && conn.further.as_ref().is_none_or(|further| further.early.is_empty())
         && ep.peers.get(conn.peer).is_some_and(|peer| {
+            // The peer may have no descriptor for a replaced attempt before this one is closed.
             peer.conns as usize == 1 + further.len()
-                || others_of(ep, id).all(|(_, conn)| conn.link.is_settled())
+                || others_of(ep, id).all(|(_, other)| {
+                    other.link.is_settled()
+                        || other.usage.is_replaced && !conn.usage.is_receive_only
+                })
         })
         && !ep.parked.has_from(ep.conns.source(id))
         && !ep.fetches.sizes().any(|(of, _)| of == id)
@@ -138,9 +146,9 @@ pub(super) fn limit_connections(ep: &mut RxmEngineEp) {
         let conn = super::conn::came_on(&ep.conns, source);
         conn.is_some_and(|(_, conn)| conn.usage.requested.is_some())
     });
-    let missing = if ep.limit.shortage.is_pausing(now) { ep.connects.queued() } else { 0 };
-    ep.limit.count_missing(&ep.common.conn_counts, missing);
+    let queued = if ep.limit.shortage.is_pausing(now) { ep.connects.queued() } else { 0 };
     let space = conn_space(ep);
+    ep.limit.count_missing(&ep.common.conn_counts, queued + space.waiting);
     if space.max == usize::MAX {
         return;
     }
@@ -164,7 +172,7 @@ pub(super) fn limit_connections(ep: &mut RxmEngineEp) {
     if ep.common.conn_counts.ending() == 0 && !is_any_awaited() {
         ep.limit.may_exceed = true;
         let pep = ep.core.as_ref().and_then(|core| core.pep.as_ref());
-        if let Some(pep) = pep.filter(|_| space.is_accept_blocked) {
+        if let Some(pep) = pep.filter(|_| space.waiting > 0) {
             // A core provider with this report has the option as well.
             let _ = pep.accept_one_more();
         }
@@ -303,6 +311,16 @@ pub(super) fn end_if_closed(ep: &mut RxmEngineEp, id: u32) {
     }
 }
 
+/// Ends the connection in place of a replaced attempt, if this end has agreed to its end: the peer has
+/// accepted the attempt, so it has closed the connection. Returns false if the attempt stays replaced.
+pub(super) fn resume_replaced(ep: &mut RxmEngineEp, attempt: u32) -> bool {
+    let by = ep.peers[ep.conns[attempt].peer].conn;
+    if ep.conns.get(by).is_some_and(|conn| conn.link == Link::Closing) {
+        end_agreed(ep, by);
+    }
+    ep.conns.get(attempt).is_some_and(|conn| !conn.usage.is_replaced)
+}
+
 /// Ends a connection by agreement: nothing is in flight. Its waiting transfers take another one.
 fn end_agreed(ep: &mut RxmEngineEp, id: u32) {
     if ep.conns[id].link == Link::Closing {
@@ -316,11 +334,15 @@ fn end_agreed(ep: &mut RxmEngineEp, id: u32) {
     // The peer stays until its transfers have another connection.
     ep.peers.attach(peer);
     let is_usable = |conn: &RxmConn| conn.link.is_established() && !conn.usage.is_receive_only;
-    let other = others_of(ep, id).find(|(_, conn)| is_usable(conn)).map(|(of, _)| of);
+    let other = others_of(ep, id)
+        .find(|(_, conn)| is_usable(conn))
+        .or_else(|| others_of(ep, id).find(|(_, conn)| conn.usage.is_replaced))
+        .map(|(of, _)| of);
     ep.end(id, Error::CANCELED);
     ep.limit.ended();
     if let (NONE, Some(other)) = (ep.peers[peer].conn, other) {
         ep.peers[peer].conn = other;
+        ep.conns[other].usage.is_replaced = false;
     }
     if !ops.is_empty() {
         let conn = match ep.peers[peer].conn {

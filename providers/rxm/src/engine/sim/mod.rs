@@ -755,12 +755,12 @@ fn transfers_held_for_the_end_of_a_connection_leave_when_the_peer_uses_it() {
 /// Each node has few descriptors for connections, and any configured limit.
 #[test]
 fn endpoints_with_few_descriptors_complete_each_operation_once() {
-    for seed in 90..120 {
+    for seed in (90..120).chain([403]) {
         let change = |plan: &mut SimPlan, world: &mut OverWires| {
             (plan.shortage, plan.cuts, plan.closes, plan.parts) = (0, 0, 0, 1);
             plan.shape = NodeConfig::Single;
             plan.nodes = 8;
-            world.wires.descriptors = Some([6, 7, 8][seed as usize % 3]);
+            world.wires.descriptors = Some([6, 7, 8, 4, 5][seed as usize % 5]);
             world.config.num_msg_eps = 1;
         };
         seeds::attempt(seed, |seed| WireSim::with(seed, change).run());
@@ -771,8 +771,8 @@ fn endpoints_with_few_descriptors_complete_each_operation_once() {
 /// several descriptors.
 #[test]
 fn endpoints_of_any_kind_with_few_descriptors_complete_each_operation_once() {
-    let few = [(14, 142), (12, 103), (10, 166), (10, 338)];
-    for (descriptors, seed) in few.into_iter().chain([53, 142].map(|seed| (16, seed))) {
+    let few = [(14, 142), (12, 103), (12, 142), (10, 166), (10, 338), (8, 142), (8, 453)];
+    for (descriptors, seed) in few.into_iter().chain([53, 109, 142].map(|seed| (16, seed))) {
         let change = |_: &mut SimPlan, world: &mut OverWires| {
             world.wires.descriptors = Some(descriptors);
         };
