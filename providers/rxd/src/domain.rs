@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::{MAX_PACKET, config, note_packet};
-use crate::engine::{CorePorts, OwnCore, RxdEngine, RxdIdentity, RxdLimits};
+use crate::engine::{CorePorts, OwnCore, RxdEngine, RxdIdentity, RxdLimits, SpareReceives};
 use crate::ep::RxdEp;
 use crate::info::{self, core_hints, core_version};
 use crate::provider::RXD;
@@ -58,6 +58,7 @@ impl Fabric for RxdFabric {
             format: limits.format,
             notifies,
             wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
+            spare_receives: SpareReceives::default(),
         };
         let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;
         Ok(RxdDomain { engine, settings, api_version }.into())

@@ -10,6 +10,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Source of a packet, as far as reported by the core.
@@ -87,6 +88,8 @@ pub(crate) struct CorePorts {
     /// Core's wait set containing all queues, if it has wait sets. The system limits the number of
     /// paths from sockets to a waiter.
     pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
+    /// Receives for many packets to be posted beyond the first ones of each endpoint.
+    pub(crate) spare_receives: SpareReceives,
 }
 
 impl PortSource for Arc<CorePorts> {
@@ -143,24 +146,59 @@ const QUEUE: usize = 2048;
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
 
-/// Number of receives to be posted. It grows with the packets of a time.
+/// Receives shared by the endpoints of a domain, 32 MiB in all.
+#[derive(Clone, Debug)]
+pub(crate) struct SpareReceives(Arc<AtomicUsize>);
+
+impl Default for SpareReceives {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new((32 << 20) / MANY_LEN)))
+    }
+}
+
+impl SpareReceives {
+    /// Takes up to this many of the receives left, and returns their number.
+    fn take(&self, most: usize) -> usize {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(most))
+        });
+        left.unwrap_or(0).min(most)
+    }
+
+    fn give_back(&self, count: usize) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// Number of receives to be posted. It grows with the packets of a time, as far as the domain has spare
+/// receives.
 #[derive(Debug)]
 struct ReceiveTarget {
     count: usize,
     most: usize,
+    spare: SpareReceives,
+    taken: usize,
 }
 
 impl ReceiveTarget {
-    fn new(means: DgramMeans) -> Self {
+    fn new(means: DgramMeans, spare: &SpareReceives) -> Self {
         let (count, most) = if means.many { MANY_RECEIVES } else { (RECEIVES, RECEIVES) };
-        Self { count, most }
+        Self { count, most, spare: spare.clone(), taken: 0 }
     }
 
     /// Doubles the number if as many receives as posted, or as can be read, have completed at once.
     fn grow(&mut self, completed: usize) {
-        if completed >= self.count.min(Entries::MAX) {
-            self.count = (self.count * 2).min(self.most);
+        if completed >= self.count.min(Entries::MAX) && self.count < self.most {
+            let taken = self.spare.take(self.count.min(self.most - self.count));
+            self.taken += taken;
+            self.count += taken;
         }
+    }
+}
+
+impl Drop for ReceiveTarget {
+    fn drop(&mut self) {
+        self.spare.give_back(self.taken);
     }
 }
 
@@ -195,7 +233,7 @@ impl CorePort {
             entries: Entries::default(),
             free: Vec::new(),
             posted: 0,
-            target: ReceiveTarget::new(means),
+            target: ReceiveTarget::new(means, &common.spare_receives),
             means,
         };
         port.post();
@@ -337,9 +375,13 @@ impl PacketPort for CorePort {
 mod tests {
     use super::*;
 
+    fn target(spare: &SpareReceives) -> ReceiveTarget {
+        ReceiveTarget { count: 4, most: 64, spare: spare.clone(), taken: 0 }
+    }
+
     #[test]
     fn receives_grow_with_the_packets_of_a_time() {
-        let mut target = ReceiveTarget { count: 4, most: 64 };
+        let mut target = target(&SpareReceives::default());
         target.grow(3);
         assert_eq!(target.count, 4);
         target.grow(4);
@@ -348,5 +390,20 @@ mod tests {
             target.grow(Entries::MAX);
         }
         assert_eq!(target.count, 64);
+    }
+
+    #[test]
+    fn receives_of_all_endpoints_of_a_domain_are_bounded() {
+        let spare = SpareReceives::default();
+        let mut targets = [(); 100].map(|()| target(&spare));
+        for _ in 0..9 {
+            targets.iter_mut().for_each(|target| target.grow(Entries::MAX));
+        }
+        let sum = |targets: &[ReceiveTarget]| targets.iter().map(|one| one.count).sum::<usize>();
+        assert_eq!(sum(&targets), 100 * 4 + 512);
+        drop(targets);
+        let mut alone = target(&spare);
+        (0..9).for_each(|_| alone.grow(Entries::MAX));
+        assert_eq!(alone.count, 64);
     }
 }
