@@ -286,6 +286,11 @@ impl Av {
         named.map(|(index, _)| u64::from(index)).collect()
     }
 
+    /// Returns the number of addresses in the vector, at least of those used by this process.
+    pub fn count(&self) -> usize {
+        self.table().entries.len()
+    }
+
     /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
     pub fn find(&self, addr: Addr) -> fi_addr_t {
         let (addr, mut table) = (addr.identity(), self.table());

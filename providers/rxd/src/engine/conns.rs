@@ -183,7 +183,7 @@ impl RxdConns {
     pub(super) fn note_request(
         &mut self,
         addr: &Addr,
-        known: bool,
+        known: Option<usize>,
         by: Introduction,
     ) -> Result<(u32, u64)> {
         self.half_open.note(addr, known, by, &mut self.indices)
