@@ -57,14 +57,8 @@ impl PublicationTimer {
         now >= self.next
     }
 
-    /// Runs a publication that began at this time, and sets the time of the next one.
-    pub fn run<T>(&mut self, begin: u64, publish: impl FnOnce() -> T) -> T {
-        let result = publish();
-        self.record(begin, fine_now());
-        result
-    }
-
-    fn record(&mut self, begin: u64, end: u64) {
+    /// Sets the time of the next publication, after one from `begin` to `end`.
+    pub fn restart(&mut self, begin: u64, end: u64) {
         let pause = end.saturating_sub(begin).saturating_mul(PUBLISHED_SHARE);
         self.next = end.saturating_add(pause.clamp(PUBLISHED_AFTER, PUBLISHED_WITHIN));
     }
@@ -638,7 +632,7 @@ mod tests {
             (0..1000).map(|ms| ms * 1_000_000).find(|later| timer.is_due(end + later))
         };
         for (took, pause) in [(1000, 10), (250_000, 25), (5_000_000, 100), (u64::MAX / 4, 100)] {
-            timer.record(7, 7 + took);
+            timer.restart(7, 7 + took);
             assert_eq!(next(&timer, 7 + took), Some(pause * 1_000_000), "{took}");
         }
         timer.stop();

@@ -474,9 +474,8 @@ impl RxmState {
         }
         let now = fine_now();
         if self.publication.is_due(now) {
-            let mut publication = std::mem::take(&mut self.publication);
-            publication.run(now, || self.show(false));
-            self.publication = publication;
+            self.show(false);
+            self.publication.restart(now, fine_now());
         }
     }
 

@@ -138,13 +138,10 @@ impl StatsPublisher {
             self.timer.stop();
             return;
         }
-        let mut timer = std::mem::take(&mut self.timer);
-        timer.run(fine_now(), || {
-            let now = coarse_now();
-            let moved = self.show_peers(tx, now);
-            self.show_endpoints(tx, now, moved);
-        });
-        self.timer = timer;
+        let (begin, now) = (fine_now(), coarse_now());
+        let moved = self.show_peers(tx, now);
+        self.show_endpoints(tx, now, moved);
+        self.timer.restart(begin, fine_now());
     }
 
     /// Publishes the statistics of connections; returns the time of the last activity on any of
