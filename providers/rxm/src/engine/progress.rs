@@ -15,9 +15,11 @@ use std::time::Duration;
 /// Interval between checks for peers disconnected while operations wait for them.
 const END_LOOK: Duration = Duration::from_secs(1);
 
-/// Progress iterations without a completion until the time is checked. Some programs run one in many
-/// milliseconds.
-const IDLE_ITERATIONS: u32 = 4;
+/// Progress iterations without a completion until the time is checked.
+const IDLE_ITERATIONS: u32 = 16;
+
+/// The same while there are more connections than the limit.
+const LIMITED_ITERATIONS: u32 = 4;
 
 /// Fast path of a whole message without special attributes for the oldest receive: saves the decoded
 /// header and the envelope. Returns false in any other case, without any change.
@@ -79,6 +81,7 @@ impl RxmEngineEp {
         let hurry = self.conns.has_unready() || self.look_now || !self.conns.wanted.is_empty();
         if hurry
             || self.idle_iterations >= IDLE_ITERATIONS
+            || (self.limit.is_exceeded && self.idle_iterations >= LIMITED_ITERATIONS)
             || self.since_look >= self.common.config.cq_eq_fairness
         {
             self.idle_iterations = 0;

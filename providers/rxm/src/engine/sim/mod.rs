@@ -409,11 +409,9 @@ fn core_progress_is_called_once_per_iteration_for_all_endpoints() {
     for (shape, parts) in
         [(NodeConfig::Single, 1), (NodeConfig::Scalable, 2), (NodeConfig::Scalable, 4)]
     {
-        let mut sim = WireSim::with(1, |plan, world| {
+        let mut sim = WireSim::with(1, |plan, _| {
             two(plan, shape);
             (plan.parts, plan.tx_size) = (parts, 4);
-            // Connection events are read by progress of the core as well.
-            world.config.cm_interval = Duration::from_secs(1);
         });
         let before = ASKED.get();
         (0..10).for_each(|_| sim.poll_alone(1));
