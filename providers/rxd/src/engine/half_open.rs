@@ -180,6 +180,7 @@ mod tests {
         assert_eq!(halves.by_addr.len(), left + 1);
         assert_eq!(halves.note(&addr(9), Some(1), ONE, &mut indices), Ok(known));
     }
+
     #[test]
     fn each_known_peer_has_an_entry() {
         let (mut halves, mut indices) = (HalfOpens::default(), PeerIndices::default());

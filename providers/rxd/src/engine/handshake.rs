@@ -54,8 +54,7 @@ impl RxdEngineEp {
                 if !is_known && !self.has_space_for_unknown() {
                     return Err(Malformed("one unknown peer too many"));
                 }
-                let named = self.av.as_deref().map_or(0, Av::count);
-                let known = is_known.then_some(named);
+                let known = is_known.then(|| self.av.as_deref().map_or(0, Av::count));
                 let noted = self.conns.note_request(&addr, known, by);
                 noted.map_err(|_| Malformed("a peer that there is no index for"))?
             }
