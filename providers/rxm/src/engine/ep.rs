@@ -112,6 +112,9 @@ pub(crate) struct RxmEngineEp {
     pub(crate) wants_help: bool,
     /// Time of the last check for peers disconnected from unread connections.
     pub(super) last_end_look: Instant,
+    /// Connection events were checked at the end of the interval, since the last
+    /// [`after_iteration`](super::RxmState::after_iteration).
+    pub(super) looked: bool,
     /// True if the next progress iteration is to check for connection events and ended copies,
     /// regardless of the interval.
     pub(super) look_now: bool,
@@ -120,10 +123,8 @@ pub(crate) struct RxmEngineEp {
 
     /// Traffic of closed connections, for the statistics page.
     pub(super) past: PeersRetired,
-    /// Entry of the endpoint in the statistics page, a flag for its due update, and the next
-    /// connection to be published.
+    /// Entry of the endpoint in the statistics page, and the next connection to be published.
     pub(super) published: EndpointSlot,
-    pub(super) show_due: bool,
     pub(super) show_next: usize,
 }
 
@@ -161,12 +162,12 @@ impl RxmEngineEp {
             idle_iterations: 0,
             last_look: clock(),
             last_end_look: clock(),
+            looked: false,
             look_now: false,
             draining: false,
             wants_help: false,
             past: PeersRetired::default(),
             published: EndpointSlot::default(),
-            show_due: false,
             show_next: 0,
         }
     }

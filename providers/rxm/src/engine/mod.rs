@@ -369,7 +369,7 @@ impl Progress for RxmEngine {
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
         let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
         if may {
-            state.show(true);
+            state.show();
         }
         may
     }
@@ -455,7 +455,7 @@ impl RxmState {
         let (mut due, mut has_core) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.poll_once(has_core);
-            due |= ep.handed.len() | usize::from(ep.show_due);
+            due |= ep.handed.len() | usize::from(ep.looked);
             // Endpoints without a queue of the core's have made no progress.
             has_core |= ep.core.is_some();
         }
@@ -472,9 +472,10 @@ impl RxmState {
         if self.eps.iter().any(|(_, ep)| !ep.handed.is_empty()) {
             self.hand_over();
         }
+        self.eps.iter_mut().for_each(|(_, ep)| ep.looked = false);
         let now = fine_now();
         if self.publication.is_due(now) {
-            self.show(false);
+            self.show();
             self.publication.restart(now, fine_now());
         }
     }
@@ -490,11 +491,11 @@ impl RxmState {
         self.eps.iter_mut().for_each(|(_, ep)| ep.published.set_asleep(asleep));
     }
 
-    /// Publishes the statistics of `all` endpoints, or of those due for it.
+    /// Publishes the statistics of the endpoints.
     #[cold]
-    fn show(&mut self, all: bool) {
+    fn show(&mut self) {
         let (iterations, asleep) = (self.stats.iterations(), self.waiters.count() as u64);
-        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| all || ep.show_due) {
+        for (_, ep) in self.eps.iter_mut() {
             ep.show(&self.stats, [iterations, self.thread_iterations], asleep);
         }
     }

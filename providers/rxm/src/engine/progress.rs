@@ -175,7 +175,7 @@ impl RxmEngineEp {
         };
         let early = now.duration_since(self.last_look) < interval;
         if !early {
-            (self.last_look, self.show_due) = (now, true);
+            (self.last_look, self.looked) = (now, true);
             if now.duration_since(self.last_end_look) >= END_LOOK {
                 self.last_end_look = now;
                 self.tx.fail_ended(&mut self.conns, now);

@@ -58,7 +58,6 @@ impl RxmEngineEp {
         [iterations, thread_iterations]: [u64; 2],
         asleep: u64,
     ) {
-        self.show_due = false;
         if !stats.is_published() || self.core.is_none() {
             return;
         }
