@@ -9,6 +9,7 @@ pub mod backoff;
 #[allow(unsafe_code)]
 pub mod buf;
 pub(crate) mod closer;
+mod cpu_load;
 #[allow(unsafe_code)]
 pub mod datagram_io;
 #[allow(unsafe_code)]

@@ -4,10 +4,11 @@
 //! (also with a buffer for no entry) progresses the whole domain, and so does a transfer call
 //! without queue space. A domain with automatic progress and an object for blocking calls also has
 //! a [`Thread`].
+use super::cpu_load::threads_per_processor;
 use crate::error::Result;
 use crate::heap;
 use crate::packet_sink::PacketSink;
-use crate::sys::{Epoll, EventFd, Interest};
+use crate::sys::{Epoll, EventFd, Interest, sleep_on};
 use crate::worker::{Worker, rest, unharmed};
 use core::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
@@ -133,6 +134,10 @@ const STAND_BACK_LEAST: Duration = Duration::from_micros(50);
 /// application a little.
 const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 
+/// Maximum hold-off in a system with more ready threads than processors. The application makes
+/// progress when it gets a processor, and each wake-up of the thread would take one from it.
+const STAND_BACK_LOADED: Duration = Duration::from_millis(256);
+
 /// Hold-off of the progress thread.
 ///
 /// The hold-off grows for an application making continuous progress. An application making a call
@@ -154,15 +159,19 @@ impl ProgressHoldoff {
     }
 
     /// Records progress by the application since the last check and returns the time to the next
-    /// check.
-    fn active(&mut self) -> Duration {
+    /// check. The time of a millisecond and more is multiplied by `load`, the number of ready threads
+    /// per processor.
+    fn active(&mut self, load: impl FnOnce() -> u32) -> Duration {
         if self.iterations == 1 {
             self.first = (self.first * 2).min(STAND_BACK);
         }
         self.iterations = self.iterations.saturating_add(1);
         let now = self.next;
         self.next = (now * 2).min(STAND_BACK_MOST);
-        now
+        if now < STAND_BACK {
+            return now;
+        }
+        now.saturating_mul(load()).min(STAND_BACK_LOADED)
     }
 
     /// It made none.
@@ -213,7 +222,8 @@ fn run(shared: &ProgressThreadState, epoll: &Epoll, engine: &Weak<dyn Progress>)
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
-            rest(|| std::thread::sleep(hold_off.active()));
+            let nanos = hold_off.active(threads_per_processor).as_nanos() as u64;
+            rest(|| sleep_on(shared.wake.as_raw_fd(), nanos));
             continue;
         }
         hold_off.idle();
@@ -265,30 +275,44 @@ mod tests {
     fn holdoff_grows_while_active_and_shrinks_after_short_activity() {
         let mut hold_off = ProgressHoldoff::new();
         for n in [1, 2, 4, 8, 16, 16, 16] {
-            assert_eq!(hold_off.active(), STAND_BACK * n);
+            assert_eq!(hold_off.active(|| 1), STAND_BACK * n);
         }
         hold_off.idle();
         // A long activity does not predict the next stop.
-        assert_eq!(hold_off.active(), STAND_BACK);
+        assert_eq!(hold_off.active(|| 1), STAND_BACK);
         for n in [2, 4, 8, 16] {
             hold_off.idle();
-            assert_eq!(hold_off.active(), STAND_BACK / n);
+            assert_eq!(hold_off.active(|| 1), STAND_BACK / n);
         }
         for _ in 0..10 {
             hold_off.idle();
-            hold_off.active();
+            hold_off.active(|| 1);
         }
         hold_off.idle();
-        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
+        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
         // it goes on again
-        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
+        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
         hold_off.idle();
-        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
+        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
         // only empty polls
         for _ in 0..3 {
             hold_off.idle();
         }
-        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
+        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
+    }
+
+    #[test]
+    fn holdoff_grows_with_the_load_of_the_processors() {
+        let mut hold_off = ProgressHoldoff::new();
+        let times = [3, 3, 3, 3, 3, 1, 1000].map(|load| hold_off.active(|| load).as_millis());
+        assert_eq!(times, [3, 6, 12, 24, 48, 16, 256]);
+        // Applications often stopping at once are not delayed.
+        for _ in 0..2 {
+            hold_off.idle();
+            hold_off.active(|| 1);
+        }
+        hold_off.idle();
+        assert_eq!(hold_off.active(|| 3), STAND_BACK / 4);
     }
 
     /// Engine with a given number of panicking progress calls.
