@@ -30,6 +30,7 @@ pub(super) struct ConnRequest {
     data: Vec<u8>,
     number: Option<RequestNumber>,
     repeats: Option<Repeats>,
+    is_tried: bool,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ struct Repeats {
 impl ConnRequest {
     /// Creates a request sent once, with this user data.
     pub(super) fn new(data: Vec<u8>) -> Self {
-        Self { data, number: None, repeats: None }
+        Self { data, number: None, repeats: None, is_tried: false }
     }
 
     /// Numbers the request: a later one with this number is its repetition.
@@ -52,6 +53,11 @@ impl ConnRequest {
     /// Has the request repeated to an address at once after the loss of its socket.
     pub(super) fn set_repeated(&mut self, to: Addr) {
         self.repeats = Some(Repeats { to, left: REPEATS_MAX });
+    }
+
+    /// Returns true in the first call: the request may be sent before the poller reports the link.
+    pub(super) fn take_first_try(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_tried, true)
     }
 
     /// User data.
@@ -129,6 +135,7 @@ mod tests {
     fn repetitions_of_a_request_are_bounded_and_need_a_number() {
         let mut request = ConnRequest::new(b"data".to_vec());
         assert_eq!((request.data(), request.number()), (&b"data"[..], None));
+        assert_eq!([request.take_first_try(), request.take_first_try()], [true, false]);
         assert_eq!(request.repeat(), None);
         let (number, to) =
             (RequestNumber::new(5).unwrap(), Addr::Ip("10.0.0.1:2".parse().unwrap()));

@@ -2,6 +2,7 @@
 use super::conn::{Stage, StreamConn};
 use super::conn_limit::is_out_of_descriptors;
 use super::conn_request::ConnRequest;
+use super::handshake::Handshake;
 use super::idle_closer::IdleCloser;
 use super::io::EngineIo;
 use super::rx_path::RxPath;
@@ -208,15 +209,20 @@ impl Connector {
         if !IdleCloser::new(rx).make_space(|_| self.line.len()) {
             return;
         }
-        let tx = &mut rx.tx;
-        while !self.line.is_empty() && self.may_call(tx) {
+        while !self.line.is_empty() && self.may_call(&mut rx.tx) {
+            let tx = &mut rx.tx;
             let Some((ep_id, peer)) = self.line.pop_front() else { return };
             // The endpoint may be closed, the peer may have called or be forgotten.
             let entry = tx.eps.get_mut(ep_id).and_then(|ep| ep.peers.get_mut(peer));
             if entry.is_some_and(|entry| entry.extra.retry.leave_line()) {
                 self.call_for_parked(tx, ep_id, peer);
+                let entry = tx.eps.get(ep_id).and_then(|ep| ep.peers.get(peer));
+                if let Some(id) = entry.map(|entry| entry.conn).filter(|id| *id != NONE) {
+                    Handshake::new(rx).send_early(id);
+                }
             }
         }
+        let tx = &mut rx.tx;
         if let (false, Some(at)) = (self.line.is_empty(), self.calls.next_slot()) {
             tx.io.wake_at(at);
         }

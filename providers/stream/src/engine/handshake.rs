@@ -135,17 +135,21 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
         }
     }
 
-    /// Sends the request of a new connection, and queued messages behind it, as far as both are possible
-    /// now.
+    /// Sends the request of a new connection, and early data behind it, as far as both are possible now. A
+    /// link within the host is mostly made when its connect call returns.
     #[cold]
     #[inline(never)]
     pub(super) fn send_early(&mut self, id: u32) {
-        match self.rx.tx.io.conns.get(id).map(|conn| conn.stage) {
-            Some(Stage::Connecting) => {
-                self.advance(id);
+        let Some(conn) = self.rx.tx.io.conns.get_mut(id) else { return };
+        match conn.stage {
+            Stage::Connecting => {
+                let is_first = conn.request.as_mut().is_some_and(|one| one.take_first_try());
+                if is_first && conn.link.is_on_this_host() {
+                    self.advance(id);
+                }
             }
-            Some(Stage::AwaitResponse) => EarlySender::new(&mut self.rx.tx).send(id),
-            _ => {}
+            Stage::AwaitResponse => EarlySender::new(&mut self.rx.tx).send(id),
+            Stage::Called | Stage::Connected => {}
         }
     }
 
@@ -339,12 +343,9 @@ impl<'a, N: ShmTransport> Handshake<'a, N> {
             conn.tx.iter_mut().for_each(TxRequest::convert_segments);
         }
         self.rx.tx.refuse_unknown(id);
-        self.rx.tx.io.watch(id);
         self.rx.flush(id);
         self.rx.tx.io.mark_active(id);
-        if self.rx.tx.io.conns.get(id).is_some() {
-            self.rx.tx.io.watch(id);
-        }
+        self.rx.tx.io.watch(id);
     }
 
     fn msg_answer(&mut self, id: u32, message: CmMessage) {

@@ -183,8 +183,10 @@ impl<N: ShmTransport> StreamState<N> {
             _ => {
                 let sent = self.rx.tx.send_later(ep_id, route, op, tagged, waits)?;
                 self.rx.conclude(sent);
-                if let (Route::Conn(id), 1..) = (route, N::Link::settings().early_data) {
-                    Handshake::new(&mut self.rx).send_early(id);
+                if let Route::Conn(id) = route {
+                    if self.rx.tx.io.conns.get(id).is_some_and(|conn| !conn.is_connected()) {
+                        Handshake::new(&mut self.rx).send_early(id);
+                    }
                 }
                 if let (Route::Conn(id), true) = (route, self.rx.tx.io.net.is_due()) {
                     poll_and_flush(self, id);
