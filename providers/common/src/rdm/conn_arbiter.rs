@@ -201,6 +201,11 @@ impl ConnectLimiter {
         self.calls.len() < (first + self.grown).min(most)
     }
 
+    /// Halves the growth: the network or the peers cannot keep up with the calls.
+    pub fn slow_down(&mut self) {
+        self.grown /= 2;
+    }
+
     /// When the oldest of the calls stops to count if no call is answered, if there are any.
     pub fn next_slot(&self) -> Option<Instant> {
         let (.., started) = self.calls.first()?;

@@ -8,6 +8,7 @@ use super::ack_predictor::AckPredictor;
 use super::arriving::Arriving;
 use super::budget::Held;
 use super::half_open::{Introduced, Introduction};
+use super::round_trip::RoundTrip;
 use crate::wire::{Ack, Hello, NO_OP, PiggybackAck, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +55,8 @@ const UNANSWERED: u32 = 3;
 pub(super) enum HandshakeState {
     /// No message was sent or received.
     New,
+    /// The request to the peer waits for the responses to others.
+    Waiting,
     /// The peer was asked for its index. Its response names the index of the request, to prove its
     /// origin.
     Asking,
@@ -139,7 +142,11 @@ pub(super) struct RxdConn {
     /// packets meanwhile, and the retransmission may be the only trigger of further
     /// acknowledgements.
     urgent: bool,
-    smoothed: Option<(Duration, Duration)>,
+    round_trip: RoundTrip,
+    /// Retransmission timeout before the first measurement.
+    first_rto: Duration,
+    /// Time of the first request to the peer.
+    asked: Option<Instant>,
     retries: u32,
     /// Number of closed-port reports for the peer since its last packet.
     pub(super) refused: u32,
@@ -210,7 +217,9 @@ impl RxdConn {
             recovered: 0,
             newest: None,
             urgent: false,
-            smoothed: None,
+            round_trip: RoundTrip::default(),
+            first_rto: FIRST_RTO,
+            asked: None,
             retries: 0,
             refused: 0,
             silent_since: None,
@@ -368,10 +377,7 @@ impl RxdConn {
 
     /// Returns the retransmission timeout.
     fn rto(&self) -> Duration {
-        let base = match self.smoothed {
-            Some((mean, spread)) => (mean + 4 * spread).max(LEAST_RTO),
-            None => FIRST_RTO,
-        };
+        let base = self.round_trip.timeout().map_or(self.first_rto, |at| at.max(LEAST_RTO));
         base.saturating_mul(1 << self.retries.min(12)).min(MOST_RTO)
     }
 
@@ -381,9 +387,27 @@ impl RxdConn {
         self.deadline = Some(self.deadline.map_or(at, |before| before.min(at)));
     }
 
+    /// Sets the retransmission timeout before the first measurement, if it is expected to be longer than
+    /// the default.
+    pub(super) fn expect_rto(&mut self, rto: Option<Duration>) {
+        self.first_rto = rto.map_or(FIRST_RTO, |rto| rto.clamp(FIRST_RTO, MOST_RTO));
+    }
+
     /// Sets the time of the next request to the peer.
     pub(super) fn arm_asking(&mut self, now: Instant) {
+        self.asked.get_or_insert(now);
         self.deadline = Some(now + self.rto());
+    }
+
+    /// Records the response to the request, and returns the time since the first one.
+    pub(super) fn measure_request(&mut self, now: Instant) -> Option<Duration> {
+        let took = now.saturating_duration_since(self.asked.take()?);
+        match self.retries {
+            0 => self.round_trip.measure(took),
+            // The response may be that to any of them.
+            _ => self.expect_rto(Some(took)),
+        }
+        Some(took)
     }
 
     /// Returns the time limit of the peer's silence: the user's `limit`, or less if the peer's host
@@ -419,23 +443,14 @@ impl RxdConn {
     /// Returns true if the handshake is complete now.
     pub(super) fn received_unanswered(&mut self) -> bool {
         match self.introduced {
-            Some(Introduced::As(by)) if self.retries() >= UNANSWERED => {
+            Some(Introduced::As(by))
+                if self.retries() >= UNANSWERED || self.stage == HandshakeState::Waiting =>
+            {
                 self.known(by.remote, by.hello);
                 true
             }
             _ => false,
         }
-    }
-
-    /// Notes a round trip.
-    fn measure(&mut self, took: Duration) {
-        self.smoothed = Some(match self.smoothed {
-            None => (took, took / 2),
-            Some((mean, spread)) => {
-                let off = took.abs_diff(mean);
-                ((mean * 7 + took) / 8, (spread * 3 + off) / 4)
-            }
-        });
     }
 
     /// The network loses packets: fewer are to be under way.
@@ -520,12 +535,12 @@ impl RxdConn {
         let took = now.saturating_duration_since(sent);
         // Word of a packet that counted as lost is late; of one that was sent twice it may be word
         // of the first, if it comes sooner than word of the second can.
-        let of_first = again && took < self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
+        let of_first = again && took < self.round_trip.mean().map_or(FIRST_RTO, |mean| mean / 2);
         if !lost && !of_first {
             self.newest = self.newest.max(Some(sent));
         }
         if measures && !lost && !again {
-            self.measure(took);
+            self.round_trip.measure(took);
         }
     }
 
@@ -545,9 +560,9 @@ impl RxdConn {
         if last.is_none() && !recovering {
             return;
         }
-        let hold_off = self.smoothed.map_or(FIRST_RTO, |(mean, spread)| mean + 4 * spread);
+        let hold_off = self.round_trip.timeout().unwrap_or(FIRST_RTO);
         let behind = last.map_or(0, |last| (last + 1).saturating_sub(REORDERED as usize));
-        let overtaken = self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
+        let overtaken = self.round_trip.mean().map_or(FIRST_RTO, |mean| mean / 2);
         let mut any = false;
         for at in 0..self.flight.len().min(JUDGED) {
             let sent = self.flight[at];
@@ -757,7 +772,7 @@ mod tests {
         // The retransmitted packet is lost as well, and arrives long after.
         let now = now + 1000 * TRIP;
         conn.take_ack(24, OPEN, now).unwrap();
-        assert!(conn.smoothed.unwrap().0 < 2 * TRIP);
+        assert!(conn.round_trip.mean().unwrap() < 2 * TRIP);
     }
 
     #[test]

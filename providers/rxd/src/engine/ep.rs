@@ -5,6 +5,7 @@ use super::conns::{AcksDue, RxdConns, SilentSearch};
 use super::half_open::RequestAnswer;
 use super::helper::ParkSlot;
 use super::identity::RxdIdentity;
+use super::index_requests::IndexRequests;
 use super::limits::{RxdLimits, clock};
 use super::local_address::LocalAddress;
 use super::port::PacketPort;
@@ -43,6 +44,8 @@ pub(crate) struct RxdEngineEp {
     pub(crate) matcher: RxMatcher<RxdUnexpected>,
     pub(super) peers: PeerTable<()>,
     pub(super) conns: RxdConns,
+    /// Requests for the peers' indices.
+    pub(super) requests: IndexRequests,
     /// Operations in progress.
     pub(super) tx: RxdTransmit,
     /// Time at the start of the progress iteration or call.
@@ -72,6 +75,7 @@ impl RxdEngineEp {
             av: None,
             peers: PeerTable::default(),
             conns: RxdConns::default(),
+            requests: IndexRequests::default(),
             tx: RxdTransmit::new(),
             now: clock(),
             answers: Vec::new(),
@@ -183,6 +187,7 @@ impl RxdEngineEp {
             probes::lost(own, error.code().into(), &peer.unwrap_or_default());
         }
         self.peers.detach(conn.peer, id);
+        self.requests.ended();
         // Nothing is looked for where nothing can be: packets can end connections at any rate.
         if conn.ops > 0 || conn.has_waiting() || !conn.sent.is_empty() {
             self.tx.fail_all(&mut self.conns, id, error);
@@ -232,6 +237,9 @@ impl RxdEngineEp {
         }
         self.answer(&mut *port);
         self.port = Some(port);
+        if self.requests.is_due() {
+            self.send_requests();
+        }
         taken > 0
     }
 
@@ -282,6 +290,7 @@ impl RxdEngineEp {
     #[cold]
     fn expire(&mut self) {
         let now = self.now;
+        self.requests.expire(now);
         for id in self.conns.take_expired(now) {
             let conn = &mut self.conns[id];
             if conn.stage == HandshakeState::Known && !self.limits.config.retry {
@@ -302,6 +311,7 @@ impl RxdEngineEp {
             }
             let doubtful = conn.stage == HandshakeState::Known && conn.retries() >= DOUBT;
             if conn.stage == HandshakeState::Asking {
+                self.requests.repeated();
                 self.ask(id);
             } else if doubtful {
                 // It may have been started again, and know nothing of us: then its answer is
@@ -320,13 +330,16 @@ impl RxdEngineEp {
             }
         }
         self.conns.find_deadline();
+        self.conns.note_deadline(self.requests.deadline());
     }
 
     /// Prepares a thread to sleep. Returns true if every event awaited by the endpoint will wake
     /// it.
     pub(super) fn may_block(&self) -> bool {
         let Some(port) = &self.port else { return true };
-        self.conns.may_block(|| !self.matcher.completions.has_space()) && port.may_block()
+        !self.requests.is_due()
+            && self.conns.may_block(|| !self.matcher.completions.has_space())
+            && port.may_block()
     }
 
     /// Returns the linger time of a closing endpoint for data not acknowledged by peers and not

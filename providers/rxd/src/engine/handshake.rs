@@ -151,6 +151,9 @@ impl RxdEngineEp {
             return Err(Malformed("an index that no packet can have"));
         };
         if conn.stage != HandshakeState::Known {
+            if let Some(took) = conn.measure_request(self.now) {
+                self.requests.answered(took);
+            }
             conn.known(index, cts.hello);
             conn.last_received = self.now;
             self.conns.make_ready(id);
@@ -195,6 +198,7 @@ impl RxdEngineEp {
         let unknown = self.peers.name_of(peer) == FI_ADDR_NOTAVAIL;
         let mut conn = RxdConn::new(peer, to, index, self.limits.config.max_unacked, self.now);
         (conn.nonce, conn.unknown) = (nonce, unknown);
+        conn.expect_rto(self.requests.timeout());
         conn.introduced = half.map(|half| half.introduced);
         let id = self.conns.insert(conn);
         self.peers.attach(peer);
@@ -234,6 +238,21 @@ impl RxdEngineEp {
             if named.is_none() {
                 port.forget(name);
             }
+        }
+    }
+
+    /// Asks a new peer for its index, now or after the responses to others.
+    pub(super) fn request(&mut self, id: u32) {
+        if self.requests.begin(&mut self.conns, id, self.now) {
+            self.ask(id);
+        }
+    }
+
+    /// Sends the waiting requests, as far as their number in flight permits it.
+    #[cold]
+    pub(super) fn send_requests(&mut self) {
+        while let Some(id) = self.requests.next(&mut self.conns, self.now) {
+            self.ask(id);
         }
     }
 

@@ -14,11 +14,13 @@ mod half_open;
 mod handshake;
 mod helper;
 mod identity;
+mod index_requests;
 mod indices;
 mod limits;
 mod local_address;
 mod op;
 mod port;
+mod round_trip;
 mod rx;
 #[cfg(test)]
 mod sim;

@@ -144,8 +144,8 @@ impl RxdEngineEp {
         of.ops += 1;
         of.waiting.push_back(id);
         match of.stage {
-            HandshakeState::New => self.ask(conn),
-            HandshakeState::Asking => {}
+            HandshakeState::New => self.request(conn),
+            HandshakeState::Waiting | HandshakeState::Asking => {}
             HandshakeState::Known => {
                 if let Some(port) = &mut self.port {
                     self.tx.pump(&mut self.conns, &self.limits, &mut **port, conn, self.now);
