@@ -138,14 +138,14 @@ const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 /// progress when it gets a processor, and each wake-up of the thread would take one from it.
 const STAND_BACK_LOADED: Duration = Duration::from_millis(256);
 
-/// Hold-off of the progress thread.
+/// Hold-off of a thread making progress for the application.
 ///
 /// The hold-off grows for an application making continuous progress. An application making a call
 /// or two and then reading only its memory, as a target of remote writes may, advances only with
 /// the thread. If it stopped within the first hold-off, the next first hold-off is halved, and
 /// otherwise doubled.
 #[derive(Debug)]
-struct ProgressHoldoff {
+pub struct ProgressHoldoff {
     /// The first wait after the application was seen to do nothing.
     first: Duration,
     next: Duration,
@@ -153,14 +153,20 @@ struct ProgressHoldoff {
     iterations: u32,
 }
 
-impl ProgressHoldoff {
-    fn new() -> Self {
+impl Default for ProgressHoldoff {
+    fn default() -> Self {
         Self { first: STAND_BACK, next: STAND_BACK, iterations: 0 }
     }
+}
 
-    /// Records progress by the application since the last check and returns the time to the next
-    /// check. The time of a millisecond and more is multiplied by `load`, the number of ready threads
-    /// per processor.
+impl ProgressHoldoff {
+    /// Records progress by the application since the last check. Returns the time to the next check, 50
+    /// us to 256 ms: the more threads are ready to run per processor, the longer.
+    pub fn record_activity(&mut self) -> Duration {
+        self.active(threads_per_processor)
+    }
+
+    /// [`record_activity`](Self::record_activity) with this number of ready threads per processor.
     fn active(&mut self, load: impl FnOnce() -> u32) -> Duration {
         if self.iterations == 1 {
             self.first = (self.first * 2).min(STAND_BACK);
@@ -174,8 +180,8 @@ impl ProgressHoldoff {
         now.saturating_mul(load()).min(STAND_BACK_LOADED)
     }
 
-    /// It made none.
-    fn idle(&mut self) {
+    /// Records a check without progress by the application.
+    pub fn record_idle(&mut self) {
         if self.iterations == 1 {
             self.first = (self.first / 2).max(STAND_BACK_LEAST);
         }
@@ -211,7 +217,7 @@ impl Thread {
 
 fn run(shared: &ProgressThreadState, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     let mut seen = 0;
-    let (mut hold_off, mut shaken) = (ProgressHoldoff::new(), SHAKEN);
+    let (mut hold_off, mut shaken) = (ProgressHoldoff::default(), SHAKEN);
     while !shared.stop.load(Ordering::Acquire) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
@@ -222,11 +228,11 @@ fn run(shared: &ProgressThreadState, epoll: &Epoll, engine: &Weak<dyn Progress>)
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
-            let nanos = hold_off.active(threads_per_processor).as_nanos() as u64;
+            let nanos = hold_off.record_activity().as_nanos() as u64;
             rest(|| sleep_on(shared.wake.as_raw_fd(), nanos));
             continue;
         }
-        hold_off.idle();
+        hold_off.record_idle();
         if !heap::may_progress() {
             drop(engine);
             rest(|| std::thread::sleep(STAND_BACK));
@@ -273,45 +279,45 @@ mod tests {
 
     #[test]
     fn holdoff_grows_while_active_and_shrinks_after_short_activity() {
-        let mut hold_off = ProgressHoldoff::new();
+        let mut hold_off = ProgressHoldoff::default();
         for n in [1, 2, 4, 8, 16, 16, 16] {
             assert_eq!(hold_off.active(|| 1), STAND_BACK * n);
         }
-        hold_off.idle();
+        hold_off.record_idle();
         // A long activity does not predict the next stop.
         assert_eq!(hold_off.active(|| 1), STAND_BACK);
         for n in [2, 4, 8, 16] {
-            hold_off.idle();
+            hold_off.record_idle();
             assert_eq!(hold_off.active(|| 1), STAND_BACK / n);
         }
         for _ in 0..10 {
-            hold_off.idle();
+            hold_off.record_idle();
             hold_off.active(|| 1);
         }
-        hold_off.idle();
+        hold_off.record_idle();
         assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
         // it goes on again
         assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
-        hold_off.idle();
+        hold_off.record_idle();
         assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
         // only empty polls
         for _ in 0..3 {
-            hold_off.idle();
+            hold_off.record_idle();
         }
         assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
     }
 
     #[test]
     fn holdoff_grows_with_the_load_of_the_processors() {
-        let mut hold_off = ProgressHoldoff::new();
+        let mut hold_off = ProgressHoldoff::default();
         let times = [3, 3, 3, 3, 3, 1, 1000].map(|load| hold_off.active(|| load).as_millis());
         assert_eq!(times, [3, 6, 12, 24, 48, 16, 256]);
         // Applications often stopping at once are not delayed.
         for _ in 0..2 {
-            hold_off.idle();
+            hold_off.record_idle();
             hold_off.active(|| 1);
         }
-        hold_off.idle();
+        hold_off.record_idle();
         assert_eq!(hold_off.active(|| 3), STAND_BACK / 4);
     }
 

@@ -4,14 +4,14 @@
 //! A transfer is accepted before the peer has it. If the application then waits for another event,
 //! no call would retransmit a lost packet under manual progress: the helper does. It also sends
 //! acknowledgements delayed in favor of an answer. It polls at intervals while data is in flight,
-//! yields to an application making progress itself, and sleeps after an idle period.
-use ofi_provider::progress::Progress;
+//! holds off while an application makes progress itself, and sleeps after an idle period.
+use ofi_provider::progress::{Progress, ProgressHoldoff};
 use ofi_provider::worker::{Worker, rest, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// Polling interval of the helper.
+/// Polling interval of the helper while the application makes no progress.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Consecutive idle polls after which the helper sleeps.
@@ -48,6 +48,13 @@ pub(super) struct ParkSlot {
 impl ParkSlot {
     fn stop(&self) -> MutexGuard<'_, bool> {
         self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Pauses the helper. Returns true if it is to end.
+    fn pause(&self, time: Duration) -> bool {
+        let stop = self.stop();
+        let woken = rest(|| self.woken.wait_timeout_while(stop, time, |stop| !*stop));
+        *woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
     /// Wakes the helper; returns false if there is none. The caller holds the engine's lock.
@@ -119,17 +126,22 @@ impl<E: Helped + 'static> Helper<E> {
 /// The helper's thread.
 fn look<E: Helped>(engine: &Weak<E>, bed: &ParkSlot) {
     let (mut seen, mut empty_polls) = (None, 0);
-    loop {
-        rest(|| std::thread::sleep(PAUSE));
-        if *bed.stop() {
-            return;
-        }
+    let (mut hold_off, mut pause) = (ProgressHoldoff::default(), PAUSE);
+    while !bed.pause(pause) {
         let Some(of) = engine.upgrade() else { return };
         let now = Some(of.activity());
         // Even if a turn panics, the helper must go on for the other endpoints.
-        let busy = unharmed(|| of.help(now == seen)).unwrap_or(true);
+        let is_idle = now == seen;
+        let busy = unharmed(|| of.help(is_idle)).unwrap_or(true);
         drop(of);
         seen = now;
+        pause = match is_idle {
+            true => {
+                hold_off.record_idle();
+                PAUSE
+            }
+            false => hold_off.record_activity(),
+        };
         empty_polls = if busy { 0 } else { empty_polls + 1 };
         if empty_polls >= LOOKS {
             empty_polls = 0;
