@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Maximum requests without a response, at first and in all.
-const LIMITS: [usize; 2] = if cfg!(test) { [2, 4] } else { [CALLS_AT_A_TIME, MOST_CALLS_AT_A_TIME] };
+const LIMITS: [usize; 2] =
+    if cfg!(test) { [2, 4] } else { [CALLS_AT_A_TIME, MOST_CALLS_AT_A_TIME] };
 
 /// Requests of an endpoint.
 #[derive(Debug, Default)]
