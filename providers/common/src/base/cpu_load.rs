@@ -1,11 +1,31 @@
 //! Load of the system's processors.
-use crate::sys::sysconf;
+use crate::sys::{fine_now, sysconf};
 use std::fs::File;
 use std::io::Read as _;
 
-/// Returns the number of threads running or ready to run per processor, at least 1 (proc_loadavg(5)).
-/// Returns 1 if it is unknown. The call costs some microseconds.
-pub(crate) fn threads_per_processor() -> u32 {
+/// Nanoseconds of a value's use.
+const READ_AFTER: u64 = 10_000_000;
+
+/// Number of threads running or ready to run per processor (proc_loadavg(5)), read at intervals.
+#[derive(Debug, Default)]
+pub(crate) struct CpuLoad {
+    next: u64,
+    load: u32,
+}
+
+impl CpuLoad {
+    /// Returns the load, at least 1; 1 if it is unknown. Reading the number takes some microseconds, and a
+    /// descriptor meanwhile.
+    pub(crate) fn get(&mut self) -> u32 {
+        let now = fine_now();
+        if now >= self.next {
+            (self.next, self.load) = (now + READ_AFTER, threads_per_processor());
+        }
+        self.load
+    }
+}
+
+fn threads_per_processor() -> u32 {
     let mut text = [0; 128];
     let read = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text));
     let threads = read.ok().and_then(|len| ready_threads(text.get(..len)?));
@@ -35,6 +55,10 @@ mod tests {
 
     #[test]
     fn load_is_at_least_one_thread_per_processor() {
-        assert!(threads_per_processor() >= 1);
+        let mut load = CpuLoad::default();
+        assert!(load.get() >= 1);
+        assert!(load.next > fine_now() - READ_AFTER);
+        (load.next, load.load) = (u64::MAX, 7);
+        assert_eq!(load.get(), 7);
     }
 }

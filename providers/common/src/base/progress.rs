@@ -4,7 +4,7 @@
 //! (also with a buffer for no entry) progresses the whole domain, and so does a transfer call
 //! without queue space. A domain with automatic progress and an object for blocking calls also has
 //! a [`Thread`].
-use super::cpu_load::threads_per_processor;
+use super::cpu_load::CpuLoad;
 use crate::error::Result;
 use crate::heap;
 use crate::packet_sink::PacketSink;
@@ -151,11 +151,12 @@ pub struct ProgressHoldoff {
     next: Duration,
     /// Number of consecutive checks with progress by the application.
     iterations: u32,
+    load: CpuLoad,
 }
 
 impl Default for ProgressHoldoff {
     fn default() -> Self {
-        Self { first: STAND_BACK, next: STAND_BACK, iterations: 0 }
+        Self { first: STAND_BACK, next: STAND_BACK, iterations: 0, load: CpuLoad::default() }
     }
 }
 
@@ -163,21 +164,26 @@ impl ProgressHoldoff {
     /// Records progress by the application since the last check. Returns the time to the next check, 50
     /// us to 256 ms: the more threads are ready to run per processor, the longer.
     pub fn record_activity(&mut self) -> Duration {
-        self.active(threads_per_processor)
+        // Applications often stopping at once are not delayed.
+        let time = self.active();
+        if time < STAND_BACK { time } else { Self::extended(time, self.load.get()) }
     }
 
-    /// [`record_activity`](Self::record_activity) with this number of ready threads per processor.
-    fn active(&mut self, load: impl FnOnce() -> u32) -> Duration {
+    /// Returns the time to the next check with this number of ready threads per processor.
+    fn extended(time: Duration, load: u32) -> Duration {
+        time.saturating_mul(load).min(STAND_BACK_LOADED)
+    }
+
+    /// Records progress by the application, and returns the time to the next check with enough
+    /// processors.
+    fn active(&mut self) -> Duration {
         if self.iterations == 1 {
             self.first = (self.first * 2).min(STAND_BACK);
         }
         self.iterations = self.iterations.saturating_add(1);
         let now = self.next;
         self.next = (now * 2).min(STAND_BACK_MOST);
-        if now < STAND_BACK {
-            return now;
-        }
-        now.saturating_mul(load()).min(STAND_BACK_LOADED)
+        now
     }
 
     /// Records a check without progress by the application.
@@ -281,44 +287,41 @@ mod tests {
     fn holdoff_grows_while_active_and_shrinks_after_short_activity() {
         let mut hold_off = ProgressHoldoff::default();
         for n in [1, 2, 4, 8, 16, 16, 16] {
-            assert_eq!(hold_off.active(|| 1), STAND_BACK * n);
+            assert_eq!(hold_off.active(), STAND_BACK * n);
         }
         hold_off.record_idle();
         // A long activity does not predict the next stop.
-        assert_eq!(hold_off.active(|| 1), STAND_BACK);
+        assert_eq!(hold_off.active(), STAND_BACK);
         for n in [2, 4, 8, 16] {
             hold_off.record_idle();
-            assert_eq!(hold_off.active(|| 1), STAND_BACK / n);
+            assert_eq!(hold_off.active(), STAND_BACK / n);
         }
         for _ in 0..10 {
             hold_off.record_idle();
-            hold_off.active(|| 1);
+            hold_off.active();
         }
         hold_off.record_idle();
-        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
         // it goes on again
-        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
         hold_off.record_idle();
-        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST * 2);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
         // only empty polls
         for _ in 0..3 {
             hold_off.record_idle();
         }
-        assert_eq!(hold_off.active(|| 1), STAND_BACK_LEAST);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
     }
 
     #[test]
     fn holdoff_grows_with_the_load_of_the_processors() {
+        assert_eq!(ProgressHoldoff::extended(STAND_BACK_MOST, 1), STAND_BACK_MOST);
+        assert_eq!(ProgressHoldoff::extended(STAND_BACK, 3), STAND_BACK * 3);
+        assert_eq!(ProgressHoldoff::extended(STAND_BACK_MOST, 100), STAND_BACK_LOADED);
         let mut hold_off = ProgressHoldoff::default();
-        let times = [3, 3, 3, 3, 3, 1, 1000].map(|load| hold_off.active(|| load).as_millis());
-        assert_eq!(times, [3, 6, 12, 24, 48, 16, 256]);
-        // Applications often stopping at once are not delayed.
-        for _ in 0..2 {
-            hold_off.record_idle();
-            hold_off.active(|| 1);
-        }
-        hold_off.record_idle();
-        assert_eq!(hold_off.active(|| 3), STAND_BACK / 4);
+        (hold_off.next, hold_off.first) = (STAND_BACK_LEAST, STAND_BACK_LEAST);
+        assert_eq!(hold_off.record_activity(), STAND_BACK_LEAST);
+        assert!(hold_off.record_activity() < STAND_BACK);
     }
 
     /// Engine with a given number of panicking progress calls.
