@@ -2,6 +2,7 @@
 //! providers; [`LinkProvider`] supplies the differences.
 mod endpoint_ext;
 mod pep;
+mod unanswered;
 
 pub use endpoint_ext::StreamEndpointExt;
 pub use pep::StreamPep;

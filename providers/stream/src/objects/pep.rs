@@ -1,4 +1,5 @@
 //! Passive endpoints: listening for MSG connections.
+use super::unanswered::UnansweredRequests;
 use crate::accept_queue::{self, AcceptQueue, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
 use crate::conn_quota::{self, CountedListener};
 use crate::engine::{
@@ -21,9 +22,8 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::sys::{Interest, PollEvent};
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Token of the listener in the poller; the token of a pending connection is its index.
@@ -41,10 +41,6 @@ const SPACE_DELAY: Duration = Duration::from_millis(10);
 /// The same for a program closing connections at the limit.
 const LIMIT_DELAY: Duration = Duration::from_millis(1);
 
-/// Age of an unanswered request after which it may be rejected in favor of another pending
-/// connection.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
-
 /// A listening endpoint.
 #[derive(Debug)]
 pub struct StreamPep<N: ShmTransport> {
@@ -61,14 +57,6 @@ impl<N: ShmTransport> std::fmt::Debug for StreamPepShared<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamPepShared")
     }
-}
-
-/// Request known to the application by its handle.
-struct PendingAcceptReq {
-    handle: usize,
-    /// Dead once the request was answered or rejected.
-    request: Weak<()>,
-    since: Instant,
 }
 
 /// Limit of the connections accepted by a passive endpoint with a user closing idle connections
@@ -90,8 +78,7 @@ struct StreamPepState<N: ShmTransport> {
     /// Listener created by fi_setname, until the endpoint listens.
     bound: Option<N::Listener>,
     listener: Option<(N::Listener, CountedListener)>,
-    /// Requests known to the application, oldest first; answered ones may be among them.
-    unanswered: VecDeque<PendingAcceptReq>,
+    unanswered: UnansweredRequests,
     /// Requests repeated by their callers after the loss of a socket.
     numbered: NumberedRequests<N::Link>,
     /// Accepted connections with an incomplete request.
@@ -114,7 +101,7 @@ impl<N: ShmTransport> StreamPep<N> {
             backlog: BACKLOG,
             bound: None,
             listener: None,
-            unanswered: VecDeque::new(),
+            unanswered: UnansweredRequests::default(),
             numbered: NumberedRequests::default(),
             callers: AcceptQueue::new(0, MAX_SILENT),
             reporter: ConnReqReporter::new(info),
@@ -186,7 +173,8 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
         }
         let mut state = self.shared.state.lock();
         // Requests that were answered are connections.
-        state.unanswered.retain(|request| request.request.strong_count() > 0);
+        let now = state.net.now();
+        state.unanswered.remove_answered(now);
         let [used, max] = state.conn_usage();
         let AcceptLimit { waiting, is_short, .. } = state.limit;
         let max = match conn_quota::check_reserve() {
@@ -220,7 +208,7 @@ impl<N: ShmTransport> PassiveEp for StreamPep<N> {
             listener.stop_listening();
         }
         state.callers.drop_all_of(ALL);
-        state.unanswered.clear();
+        state.unanswered = UnansweredRequests::default();
         state.reporter.close_unread();
     }
 }
@@ -358,7 +346,7 @@ impl<N: ShmTransport> StreamPepState<N> {
 
     /// Returns true if another connection may be accepted. Connections stay in the kernel's accept
     /// queue while the unanswered requests reach the backlog, or unknown peers use up their share
-    /// of descriptors. Silent pending connections, and requests unanswered for [`ANSWER_TIME`], are
+    /// of descriptors. Silent pending connections, and [late](UnansweredRequests::take_late) requests, are
     /// dropped to make space.
     fn make_space(&mut self) -> bool {
         let now = self.net.now();
@@ -367,25 +355,22 @@ impl<N: ShmTransport> StreamPepState<N> {
                 return true;
             }
             // Requests that were answered meanwhile take no place.
-            self.unanswered.retain(|request| request.request.strong_count() > 0);
+            self.unanswered.remove_answered(now);
             if self.has_space() {
                 return true;
             }
             if !self.is_full() && self.callers.drop_oldest() {
                 continue;
             }
-            let late = |request: &PendingAcceptReq| {
-                now.saturating_duration_since(request.since) >= ANSWER_TIME
-            };
-            if !self.unanswered.front().is_some_and(late) {
-                return false;
-            }
-            let Some(late) = self.unanswered.pop_front() else { return false };
-            if late.request.strong_count() > 0 {
-                if let Ok(request) = take_request::<StreamRequest<N::Link>>(late.handle as *const _)
-                {
-                    let _ = request.reject(&[]);
-                }
+            let Some(handle) = self.unanswered.take_late(now) else { return false };
+            if let Ok(request) = take_request::<StreamRequest<N::Link>>(handle as *const _) {
+                ofi_provider::log_sparsely!(
+                    N::Link::provider(),
+                    WARN,
+                    EP_CTRL,
+                    "rejecting a connection request, because the program has answered none for long"
+                );
+                let _ = request.reject(&[]);
             }
         }
     }
@@ -436,8 +421,7 @@ impl<N: ShmTransport> StreamPepState<N> {
         let request = StreamRequest::admit(&mut self.numbered, caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.reporter.announce(request, ends, message.data, |_| Ok(()))?;
-        let (handle, since) = (handle as usize, self.net.now());
-        self.unanswered.push_back(PendingAcceptReq { handle, request: unanswered, since });
+        self.unanswered.add(handle as usize, unanswered, self.net.now());
         Ok(())
     }
 }
