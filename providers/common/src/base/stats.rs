@@ -11,7 +11,7 @@ use crate::param::{core_boolean, core_size};
 use crate::probes::{self, EndpointTraceIds};
 use crate::provider::Provider;
 pub use crate::sys::coarse_now;
-use crate::sys::{count_forks, fine_now, generation, sealed_memory};
+use crate::sys::{count_forks, fine_now, generation, nanos_of, sealed_memory};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use ofi_stats::layout::{
@@ -37,10 +37,13 @@ mod head {
 
 /// Minimum and maximum nanoseconds between two publications of an idle engine's statistics.
 const PUBLISHED_AFTER: u64 = 10_000_000;
-const PUBLISHED_WITHIN: u64 = 100_000_000;
+const PUBLISHED_WITHIN: u64 = 500_000_000;
 
-/// Share of the time used for publications: one in this many.
+/// Share of the processor time used for publications: one in this many.
 const PUBLISHED_SHARE: u64 = 100;
+
+/// Maximum time per processor time of a process that waits for a processor.
+const MAX_WAIT: u64 = 64;
 
 /// Time of the next publication of an idle engine's statistics. Engines with many endpoints, and ones
 /// waiting for a processor, publish less often.
@@ -48,6 +51,24 @@ const PUBLISHED_SHARE: u64 = 100;
 pub struct PublicationTimer {
     /// Nanoseconds of [`fine_now`].
     next: u64,
+    /// End of the last publication.
+    last: PublicationTime,
+}
+
+/// Time of a publication's begin or end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PublicationTime {
+    /// Nanoseconds of [`fine_now`].
+    now: u64,
+    /// Nanoseconds of processor time of the process.
+    cpu: u64,
+}
+
+impl PublicationTime {
+    /// Returns the present time.
+    pub fn now() -> Self {
+        Self { now: fine_now(), cpu: nanos_of(libc::CLOCK_PROCESS_CPUTIME_ID) }
+    }
 }
 
 impl PublicationTimer {
@@ -57,10 +78,19 @@ impl PublicationTimer {
         now >= self.next
     }
 
-    /// Sets the time of the next publication, after one from `begin` to `end`.
-    pub fn restart(&mut self, begin: u64, end: u64) {
-        let pause = end.saturating_sub(begin).saturating_mul(PUBLISHED_SHARE);
-        self.next = end.saturating_add(pause.clamp(PUBLISHED_AFTER, PUBLISHED_WITHIN));
+    /// Sets the time of the next publication, after one from `begin` to now.
+    pub fn restart(&mut self, begin: PublicationTime) {
+        self.restart_at(begin, PublicationTime::now());
+    }
+
+    fn restart_at(&mut self, begin: PublicationTime, end: PublicationTime) {
+        let since = |time: u64, before: u64| time.saturating_sub(before).max(1);
+        let time = since(begin.now, self.last.now) / since(begin.cpu, self.last.cpu);
+        let pause = since(end.cpu, begin.cpu)
+            .saturating_mul(PUBLISHED_SHARE)
+            .saturating_mul(time.clamp(1, MAX_WAIT));
+        self.next = end.now.saturating_add(pause.clamp(PUBLISHED_AFTER, PUBLISHED_WITHIN));
+        self.last = end;
     }
 
     /// Disables further publications.
@@ -626,15 +656,32 @@ mod tests {
     }
 
     #[test]
-    fn publications_take_a_hundredth_of_the_time() {
-        let mut timer = PublicationTimer::default();
+    fn publications_take_a_hundredth_of_the_processor_time() {
+        const MS: u64 = 1_000_000;
         let next = |timer: &PublicationTimer, end| {
-            (0..1000).map(|ms| ms * 1_000_000).find(|later| timer.is_due(end + later))
+            (0..1000).map(|ms| ms * MS).find(|later| timer.is_due(end + later)).map(|at| at / MS)
         };
-        for (took, pause) in [(1000, 10), (250_000, 25), (5_000_000, 100), (u64::MAX / 4, 100)] {
-            timer.restart(7, 7 + took);
-            assert_eq!(next(&timer, 7 + took), Some(pause * 1_000_000), "{took}");
+        // processor time of a publication and of the process in the second before
+        let cases = [
+            (1000, 1000, 10),
+            (250_000, 1000, 25),
+            (5 * MS, 1000, 500),
+            (u64::MAX / 4, 1000, 500),
+            // waiting for a processor
+            (250_000, 100, 250),
+            (250_000, 20, 500),
+            (1000, 1, 10),
+            (10_000, 1, 64),
+        ];
+        for (took, share, pause) in cases {
+            let mut timer = PublicationTimer::default();
+            timer.last = PublicationTime { now: 5, cpu: 3 };
+            let begin = PublicationTime { now: 5 + 1000 * MS, cpu: 3 + share * MS };
+            let end = PublicationTime { now: begin.now + 7, cpu: begin.cpu + took };
+            timer.restart_at(begin, end);
+            assert_eq!(next(&timer, end.now), Some(pause), "{took} {share}");
         }
+        let mut timer = PublicationTimer::default();
         timer.stop();
         assert_eq!(next(&timer, 0), None);
     }

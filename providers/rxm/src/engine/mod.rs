@@ -53,7 +53,7 @@ use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use ofi_provider::slab::Slab;
-use ofi_provider::stats::{EngineStats, PublicationTimer};
+use ofi_provider::stats::{EngineStats, PublicationTime, PublicationTimer};
 use ofi_provider::sys::{Epoll, Interest, fine_now};
 use ofi_provider::waiters::Waiters;
 use ofi_provider::worker::{Worker, rest, unharmed};
@@ -473,10 +473,10 @@ impl RxmState {
             self.hand_over();
         }
         self.eps.iter_mut().for_each(|(_, ep)| ep.looked = false);
-        let now = fine_now();
-        if self.publication.is_due(now) {
+        if self.publication.is_due(fine_now()) {
+            let begin = PublicationTime::now();
             self.show();
-            self.publication.restart(now, fine_now());
+            self.publication.restart(begin);
         }
     }
 

@@ -8,10 +8,9 @@ use crate::transport::{AuthenticatedLink, ByteLink, LinkRecovery, ShmLink, ShmTr
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{
-    ANY, EndpointStats, EngineStats, PeerStats, PublicationTimer, coarse_now, kinds, peer_bits,
-    states,
+    ANY, EndpointStats, EngineStats, PeerStats, PublicationTime, PublicationTimer, coarse_now,
+    kinds, peer_bits, states,
 };
-use ofi_provider::sys::fine_now;
 
 /// Maximum progress iterations between two publications of an engine's statistics.
 pub(super) const PUBLISHED_EACH: u64 = 4096;
@@ -138,10 +137,10 @@ impl StatsPublisher {
             self.timer.stop();
             return;
         }
-        let (begin, now) = (fine_now(), coarse_now());
+        let (begin, now) = (PublicationTime::now(), coarse_now());
         let moved = self.show_peers(tx, now);
         self.show_endpoints(tx, now, moved);
-        self.timer.restart(begin, fine_now());
+        self.timer.restart(begin);
     }
 
     /// Publishes the statistics of connections; returns the time of the last activity on any of
