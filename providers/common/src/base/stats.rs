@@ -674,8 +674,8 @@ mod tests {
             (10_000, 1, 64),
         ];
         for (took, share, pause) in cases {
-            let mut timer = PublicationTimer::default();
-            timer.last = PublicationTime { now: 5, cpu: 3 };
+            let last = PublicationTime { now: 5, cpu: 3 };
+            let mut timer = PublicationTimer { next: 0, last };
             let begin = PublicationTime { now: 5 + 1000 * MS, cpu: 3 + share * MS };
             let end = PublicationTime { now: begin.now + 7, cpu: begin.cpu + took };
             timer.restart_at(begin, end);
