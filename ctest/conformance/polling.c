@@ -53,7 +53,7 @@ int epoll_wait(int fd, struct epoll_event *e, int n, int ms)
 static void attempts(int rank)
 {
 	const int peers = 6, rounds = 1000;
-	long fewest = 1L << 40;
+	long fewest = LONG_MAX;
 	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_DOMAIN };
 	struct ct_name all[6], to;
 

@@ -48,7 +48,7 @@ static void hints_hold(int rank)
 	CHECK(n > 0);
 	fi_freeinfo(i);
 	i = NULL;
-	h->tx_attr->inject_size = (size_t)1 << 40;	/* more than anyone has */
+	h->tx_attr->inject_size = SIZE_MAX / 2;	/* more than any provider has */
 	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
 	h->tx_attr->inject_size = 0;
 	h->ep_attr->max_msg_size = 1;

@@ -929,7 +929,7 @@ static void share_all(int rank)
 	int rounds = 0, fds = 0;
 
 	(void)rank;
-	most_calls = fault_count("FAULT_ITERS", 1L << 40);
+	most_calls = fault_count("FAULT_ITERS", LONG_MAX);
 	CHECK(threads > 0 && threads <= MOST_THREADS);
 	setenv("FI_LOG_PROV", "core", 0);	/* ended connections cause hundreds of log lines */
 	snprintf(ct_prefix, sizeof ct_prefix, "seed %llu: ", (unsigned long long)first);
