@@ -66,7 +66,7 @@ impl<W: SimWorld> SimNode<W> {
 const DRAIN_ROUNDS: usize = 400;
 
 /// No operation has so large a number, and no structure so small an address.
-const LEAST_POINTER: usize = 1 << 24;
+const LEAST_POINTER: usize = 1 << 20;
 
 /// Key of the nodes' memory, practically impossible to guess.
 const KEY: u64 = 0x15_93e7_5ab1_c0d3;
