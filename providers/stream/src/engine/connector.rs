@@ -215,9 +215,7 @@ impl Connector {
             // The endpoint may be closed, the peer may have called or be forgotten.
             let entry = tx.eps.get_mut(ep_id).and_then(|ep| ep.peers.get_mut(peer));
             if entry.is_some_and(|entry| entry.extra.retry.leave_line()) {
-                self.call_for_parked(tx, ep_id, peer);
-                let entry = tx.eps.get(ep_id).and_then(|ep| ep.peers.get(peer));
-                if let Some(id) = entry.map(|entry| entry.conn).filter(|id| *id != NONE) {
+                if let Some(id) = self.call_for_parked(tx, ep_id, peer) {
                     Handshake::new(rx).send_early(id);
                 }
             }
@@ -228,19 +226,25 @@ impl Connector {
         }
     }
 
-    /// Calls a peer if transfers wait for it.
+    /// Calls a peer if transfers wait for it. Returns the connection if one is started.
     pub(super) fn call_for_parked<N: ShmTransport>(
         &mut self,
         tx: &mut TxPath<N>,
         ep_id: u32,
         peer: u32,
-    ) {
+    ) -> Option<u32> {
         let entry = &tx.eps[ep_id].peers[peer];
-        if entry.conn == NONE && entry.extra.closing.is_none() && !entry.extra.parked.is_empty() {
-            if let Err(error) = self.connect_next(tx, ep_id, peer) {
+        if entry.conn != NONE || entry.extra.closing.is_some() || entry.extra.parked.is_empty() {
+            return None;
+        }
+        match self.connect_next(tx, ep_id, peer) {
+            Ok(Route::Conn(id)) => Some(id),
+            Ok(_) => None,
+            Err(error) => {
                 let parked = std::mem::take(&mut tx.eps[ep_id].peers[peer].extra.parked);
                 tx.eps[ep_id].fail_all(parked, error);
                 tx.eps[ep_id].forget_peer_if_unused(peer);
+                None
             }
         }
     }

@@ -18,6 +18,11 @@ impl EarlyData {
         self.is_announced = true;
     }
 
+    /// Returns true if the request has announced early data.
+    pub(super) fn is_announced(&self) -> bool {
+        self.is_announced
+    }
+
     /// Returns true if `len` more bytes may be sent, of `most` in all.
     pub(super) fn has_space(&self, len: usize, most: usize) -> bool {
         self.is_announced && self.sent.checked_add(len).is_some_and(|sum| sum <= most)

@@ -46,7 +46,10 @@ impl<'a, N: ShmTransport> EarlySender<'a, N> {
     pub(super) fn send(&mut self, id: u32) {
         let most = N::Link::settings().early_data;
         let Some(conn) = self.tx.io.conns.get_mut(id) else { return };
-        if conn.stage != Stage::AwaitResponse || conn.usage.is_replaced {
+        if conn.stage != Stage::AwaitResponse
+            || conn.usage.is_replaced
+            || !conn.early.is_announced()
+        {
             return;
         }
         for outgoing in &mut conn.tx {
