@@ -72,6 +72,7 @@ impl RxdEngineEp {
                     if !self.conns[id].received_unanswered() {
                         return Ok(());
                     }
+                    self.requests.ended();
                     self.conns.make_ready(id);
                 }
                 let conn = &mut self.conns[id];
