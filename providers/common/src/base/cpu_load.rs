@@ -2,6 +2,7 @@
 use crate::sys::{fine_now, sysconf};
 use std::fs::File;
 use std::io::Read as _;
+use std::sync::OnceLock;
 
 /// Nanoseconds of a value's use.
 const READ_AFTER: u64 = 10_000_000;
@@ -29,8 +30,14 @@ fn threads_per_processor() -> u32 {
     let mut text = [0; 128];
     let read = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text));
     let threads = read.ok().and_then(|len| ready_threads(text.get(..len)?));
-    let processors = u32::try_from(sysconf(libc::_SC_NPROCESSORS_ONLN)).unwrap_or(u32::MAX);
-    (threads.unwrap_or(1) / processors.max(1)).max(1)
+    (threads.unwrap_or(1) / processors()).max(1)
+}
+
+/// Returns the number of processors, at least 1. The C library reads a file for it, so it is read once.
+fn processors() -> u32 {
+    static PROCESSORS: OnceLock<u32> = OnceLock::new();
+    let count = || u32::try_from(sysconf(libc::_SC_NPROCESSORS_ONLN)).unwrap_or(u32::MAX);
+    (*PROCESSORS.get_or_init(count)).max(1)
 }
 
 /// Returns the number of threads running or ready to run from the text of `/proc/loadavg`.
